@@ -1,17 +1,48 @@
 """GPT-2's config.json -> one small frozen record, named by the file's own keys and checked once.
 
-In: the parsed JSON object of config.json. Out: a ``GPT2Config`` whose every field the model honours.
+In: the parsed JSON object of config.json. Out: a ``GPT2Config`` whose every field the model honours, and the
+shape of every parameter that such a model has.
 Source of the defaults: ``transformers`` GPT2Config, which mirrors OpenAI's hparams.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from labkit.errors import ConfigError, UnknownNameError
 
-ACTIVATIONS = ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "relu", "silu", "swish")
+ACTIVATIONS = (
+    "gelu_new",
+    "gelu_pytorch_tanh",
+    "gelu_python_tanh",
+    "gelu_accurate",
+    "gelu_fast",
+    "gelu",
+    "gelu_python",
+    "quick_gelu",
+    "relu",
+    "silu",
+    "swish",
+    "tanh",
+)
 """Names of ``activation_function`` that the model computes."""
+
+ALIASES = {
+    "n_ctx": "n_positions",
+    "max_position_embeddings": "n_positions",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+"""Other keys under which config files keep a field: OpenAI's own, and the names transformers shares between models."""
+
+REFUSED = {
+    "add_cross_attention": "labkit runs decoder-only GPT-2",
+    "is_encoder_decoder": "labkit runs decoder-only GPT-2",
+    "pruned_heads": "labkit has no blocks of unequal width; save the model without pruning",
+    "quantization_config": "labkit computes with stored floating-point weights; dequantize and save again",
+}
+"""Keys that change what is computed in a way the model does not follow, unless false, null or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +83,42 @@ class GPT2Config:
         return scale / (block + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
+def parameter_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+    """Every parameter's name, as in the released files, and its shape; a block's four Conv1D weights are [in, out].
+
+    A tied head has no parameter of its own.
+
+    >>> import math
+    >>> shapes = parameter_shapes(GPT2Config())
+    >>> shapes["h.0.attn.c_attn.weight"], sum(math.prod(shape) for shape in shapes.values())
+    ((768, 2304), 124439808)
+    """
+    n_embd, inner = config.n_embd, config.inner
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (config.vocab_size, n_embd),
+        "wpe.weight": (config.n_positions, n_embd),
+    }
+    for i in range(config.n_layer):
+        shapes |= {
+            f"h.{i}.ln_1.weight": (n_embd,),
+            f"h.{i}.ln_1.bias": (n_embd,),
+            f"h.{i}.attn.c_attn.weight": (n_embd, 3 * n_embd),
+            f"h.{i}.attn.c_attn.bias": (3 * n_embd,),
+            f"h.{i}.attn.c_proj.weight": (n_embd, n_embd),
+            f"h.{i}.attn.c_proj.bias": (n_embd,),
+            f"h.{i}.ln_2.weight": (n_embd,),
+            f"h.{i}.ln_2.bias": (n_embd,),
+            f"h.{i}.mlp.c_fc.weight": (n_embd, inner),
+            f"h.{i}.mlp.c_fc.bias": (inner,),
+            f"h.{i}.mlp.c_proj.weight": (inner, n_embd),
+            f"h.{i}.mlp.c_proj.bias": (n_embd,),
+        }
+    shapes |= {"ln_f.weight": (n_embd,), "ln_f.bias": (n_embd,)}
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, n_embd)
+    return shapes
+
+
 def parse_config(fields: Mapping[str, Any], *, where: object = "config.json") -> GPT2Config:
     """The record of a parsed config.json; raises ``ConfigError`` naming the field that cannot be honoured.
 
@@ -59,7 +126,7 @@ def parse_config(fields: Mapping[str, Any], *, where: object = "config.json") ->
     512
     >>> parse_config({"model_type": "llama"})
     Traceback (most recent call last):
-    labkit.errors.ConfigError: config.json: model_type is not GPT-2's (expected gpt2, got 'llama'); labkit reads GPT-2 checkpoints only
+    labkit.errors.ConfigError: config.json: model_type is not GPT-2's (expected gpt2, got 'llama'); ...
     """
     model_type = fields.get("model_type", "gpt2")
     if model_type != "gpt2":
@@ -70,13 +137,42 @@ def parse_config(fields: Mapping[str, Any], *, where: object = "config.json") ->
             got=repr(model_type),
             fix="labkit reads GPT-2 checkpoints only",
         )
-    if fields.get("add_cross_attention"):
-        raise ConfigError("add_cross_attention is true", where=where, fix="labkit runs decoder-only GPT-2")
-    known = dict(fields)
-    known.setdefault("n_positions", fields.get("n_ctx", GPT2Config.n_positions))
-    config = GPT2Config(**{name: known[name] for name in GPT2Config.__dataclass_fields__ if name in known})
+    for name, reason in REFUSED.items():
+        if fields.get(name):
+            raise ConfigError(f"{name} is set", where=where, got=repr(fields[name]), fix=reason)
+    stated = {name: fields[name] for name in _FIELDS if name in fields}
+    for alias, name in ALIASES.items():
+        if alias in fields:
+            stated.setdefault(name, fields[alias])
+    config = GPT2Config(**stated)
     _check(config, where)
     return config
+
+
+def config_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """What ``parse_config`` took from elsewhere than a field's own key, a line each.
+
+    >>> full = {name: getattr(GPT2Config(), name) for name in GPT2Config.__dataclass_fields__}
+    >>> config_notes({**full, "n_ctx": 512})
+    ('n_ctx is 512 but n_positions is 1024: n_positions is used',)
+    >>> config_notes({name: value for name, value in full.items() if name != "layer_norm_epsilon"})
+    ('layer_norm_epsilon is not stated: 1e-05, the default of GPT-2, is used',)
+    """
+    notes = []
+    stated = {name: fields[name] for name in _FIELDS if name in fields}
+    for alias, name in ALIASES.items():
+        if alias in fields and name not in stated:
+            stated[name] = fields[alias]
+            notes.append(f"{name} is not stated: {fields[alias]!r} is taken from {alias}")
+        elif alias in fields and fields[alias] != stated[name]:
+            notes.append(f"{alias} is {fields[alias]!r} but {name} is {stated[name]!r}: {name} is used")
+    for name in _FIELDS:
+        if name not in stated and name != "n_inner":
+            notes.append(f"{name} is not stated: {getattr(GPT2Config, name)!r}, the default of GPT-2, is used")
+    return tuple(notes)
+
+
+_FIELDS = tuple(field.name for field in fields(GPT2Config))
 
 
 def _check(config: GPT2Config, where: object) -> None:
