@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from labkit.cli import tokenizer
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+tokenizer.register(app)
 
 
 def main() -> None:
