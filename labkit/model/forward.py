@@ -56,7 +56,7 @@ class Network:
 
 
 def forward(network: Network, inputs: Inputs, tap: Tap) -> Tensor:
-    """Logits [batch, pos, vocab] of the next token at every position (where asked, the last alone: [batch, 1, vocab])."""
+    """Logits [batch, pos, vocab] of the next token at every position (of the last alone: [batch, 1, vocab])."""
     config, p, ops = network.config, network.parameters, network.operations
     tokens = tap("wte", ops.wte(inputs.ids, p["wte.weight"]))  # [batch, pos, n_embd]
     places = tap("wpe", ops.wpe(inputs.positions, p["wpe.weight"]))  # [pos, n_embd] or [batch, pos, n_embd]
