@@ -1,6 +1,12 @@
 """What the commands share: where text goes, and how a file's own strings are made safe for a terminal."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import FileAccessError
 
 
 def safe(text: object) -> str:
@@ -15,3 +21,27 @@ def safe(text: object) -> str:
 def complain(message: str) -> None:
     """One line on standard error."""
     print(f"labkit: {safe(message)}", file=sys.stderr)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A spinner on standard error that says what is being done; silent where that is not a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        yield lambda step: status.update(safe(step))
+
+
+def write_json(value: Any, target: str) -> None:
+    """Write plain values as JSON to a file, or to standard output where the target is ``-``."""
+    from labkit.report.json import json_text
+
+    text = json_text(value) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileAccessError("the JSON file cannot be written", where=target, got=error.strerror) from error

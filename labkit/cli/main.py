@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import tokenizer
+from labkit.cli import storage, tokenizer, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -17,7 +17,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+storage.register(app)
 tokenizer.register(app)
+verify.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,61 @@
+"""``labkit verify``: one checkpoint, labkit and transformers side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labkit.cli.console import progress, write_json
+from labkit.errors import ArgumentError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands."""
+    app.command()(verify)
+
+
+def verify(
+    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    *,
+    prompt: Annotated[list[str] | None, typer.Option(help="A text to run; may be given several times.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; may be given several times.")
+    ] = None,
+    plant: Annotated[str | None, typer.Option(help="Plant a fault in labkit's side: NAME or NAME:BLOCK.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where labkit's side runs: cpu, cuda or mps.")] = "cpu",
+    tokens: Annotated[int, typer.Option(help="Greedy tokens to compare after each prompt.")] = 20,
+    json: Annotated[
+        str | None, typer.Option(help="Write the report as JSON to this file (- for standard output).")
+    ] = None,
+) -> int:
+    """Compare labkit with transformers stage by stage: exit 0 same, 1 differs, 2 cannot tell."""
+    if prompt and ids:
+        raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
+    rows = None if ids is None else [parse_ids(text) for text in ids]
+    with progress() as say:
+        from labkit.report.verify import render_verification, verification_json
+        from labkit.verification import verify as run
+
+        report = run(
+            folder, prompts=prompt, ids=rows, plant=plant, dtype=dtype, device=device, tokens=tokens, progress=say
+        )
+    if json is not None:
+        write_json(verification_json(report), json)
+    if json != "-":
+        from rich.console import Console
+
+        Console().print(render_verification(report))
+    return report.return_code
+
+
+def parse_ids(text: str) -> list[int]:
+    """``1,2,3`` or ``1 2 3`` -> the ids.
+
+    >>> parse_ids("15496, 11 995")
+    [15496, 11, 995]
+    """
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdecimal() for word in words):
+        raise ArgumentError("not a list of token ids", expected="whole numbers with commas between", got=repr(text))
+    return [int(word) for word in words]

@@ -1,0 +1,149 @@
+"""Report of a verification -> a terminal table, and JSON."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from labkit.verification.report import Report
+from labkit.verification.tokens import TokenResult
+from labkit.verification.verdict import StageResult
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+COLOURS = {"same": "green", "differs": "red", "cannot tell": "yellow"}
+
+
+def render_verification(report: Report) -> "RenderableType":
+    """The whole report for a terminal: what ran, the ladder of stages, logits, tokens, controls, verdict."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[RenderableType] = [_title(report), stage_table(report.stages)]
+    agreement = report.agreement
+    lines.append(
+        Text(
+            "used: the error's share of what rounding explains, inherited included; here: of this operation alone\n"
+            f"logits   Pearson r {agreement.pearson:.9f}, top-1 {agreement.top_1:.1%}, top-5 {agreement.top_5:.1%} "
+            "agreement with the float64 truth"
+        )
+    )
+    lines += [
+        Text(f"tokens   prompt {number}: {_token_line(result)}") for number, result in enumerate(report.tokens, 1)
+    ]
+    lines.append(Text(f"controls {_control_line(report)}"))
+    lines += [Text(f"note     {note}") for note in report.notes]
+    lines.append(Text(report.headline(), style=f"bold {COLOURS[report.verdict]}"))
+    return Group(*lines)
+
+
+def _title(report: Report) -> "RenderableType":
+    from rich.text import Text
+
+    planted = f", with {report.planted} planted" if report.planted else ""
+    title = Text(
+        f"{report.engine}{planted} against transformers on {report.checkpoint}, {report.dtype}\n", style="bold"
+    )
+    for number, prompt in enumerate(report.prompts, 1):
+        title.append(f"prompt {number}: {prompt.describe()} ({len(prompt.ids)} tokens)\n", style="not bold")
+    return title
+
+
+def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
+    """The ladder: one row a stage, in order of computation."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("stage", no_wrap=True)
+    for name in ("max_abs", "max_rel", "ulp", "budget", "used", "here"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for stage in stages:
+        table.add_row(
+            stage.name,
+            f"{stage.difference.max_abs:.1e}",
+            f"{stage.difference.max_rel:.1e}",
+            _short(stage.difference.ulp),
+            f"{stage.budget:.1e}",
+            _short(stage.used),
+            _short(stage.local_used),
+            stage.verdict + (f", {stage.cause}" if stage.cause else ""),
+            style=None if stage.verdict == "same" else "red" if stage.cause != "inherited" else "yellow",
+        )
+    return table
+
+
+def _short(value: float) -> str:
+    """A ratio in at most seven characters.
+
+    >>> _short(0.0312), _short(7.2), _short(1234567.0)
+    ('0.03', '7.2', '1.2e+06')
+    """
+    return (
+        f"{value:.2f}"
+        if value < 1
+        else f"{value:.3g}"
+        if value < 1000
+        else f"{value:.0f}"
+        if value < 1e6
+        else f"{value:.1e}"
+    )
+
+
+def _token_line(result: TokenResult) -> str:
+    count = len(result.expected)
+    if result.verdict == "same":
+        return f"{count} of {count} greedy tokens equal ({len(set(result.actual))} distinct)"
+    return (
+        f"greedy tokens part at {result.parted_at} of {count}: {result.verdict} "
+        f"(margin {result.margin:.2e}, rounding explains {result.explained:.2e})"
+    )
+
+
+def _control_line(report: Report) -> str:
+    controls = report.controls
+    if controls.failures:
+        return "; ".join(controls.failures)
+    return (
+        f"a clean run in another summation order passes (at most {controls.clean_used:.2f} of its budget); "
+        f"{controls.planted} small planted faults, one a stage, all seen"
+    )
+
+
+def verification_json(report: Report) -> dict[str, Any]:
+    """The report as plain JSON values: ``verdict``, ``first_divergence``, ``stages`` and the rest."""
+    return {
+        "verdict": report.verdict,
+        "first_divergence": report.first_divergence,
+        "origins": list(report.origins),
+        "headline": report.headline(),
+        "checkpoint": report.checkpoint,
+        "engine": report.engine,
+        "dtype": report.dtype,
+        "planted": report.planted,
+        "prompts": [dataclasses.asdict(prompt) for prompt in report.prompts],
+        "stages": [stage_json(stage) for stage in report.stages],
+        "logits": dataclasses.asdict(report.agreement),
+        "tokens": [dataclasses.asdict(result) for result in report.tokens],
+        "controls": {**dataclasses.asdict(report.controls), "failures": list(report.controls.failures)},
+        "notes": list(report.notes),
+    }
+
+
+def stage_json(stage: StageResult) -> dict[str, Any]:
+    """One stage as plain JSON values."""
+    difference = stage.difference
+    return {
+        "name": stage.name,
+        "shape": list(stage.shape),
+        "max_abs": difference.max_abs,
+        "max_rel": difference.max_rel,
+        "ulp": difference.ulp,
+        "at": list(difference.worst),
+        "budget": stage.budget,
+        "used": stage.used,
+        "local_error": stage.local_error,
+        "local_used": stage.local_used,
+        "non_finite": difference.non_finite,
+        "verdict": stage.verdict,
+        "cause": stage.cause,
+    }

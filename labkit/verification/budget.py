@@ -1,0 +1,74 @@
+"""stage, inputs, precision -> what the stage should give, and how far rounding alone may move it.
+
+    own        the operation's own rounding in the compute and accumulate dtypes
+    inherited  what the inputs' uncertainty becomes at the output
+    budget     both in quadrature; zero where the operation is exact (a gather, a masked entry), so equality is asked
+
+The same two lines serve twice: from the candidate's own inputs (whose only uncertainty is the dtype they were stored
+in) they judge one operation; from the truth's inputs, with uncertainty carried along the chain, the whole prefix.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.verification.chain import Inputs, Stage
+from labkit.verification.precision import INPUT_FACTOR, PRODUCT_FACTOR, SINGLE_FACTOR, Precision, unit_roundoff
+
+FLUSHED = {torch.float16: 2.0**-24}
+"""What a value may lose to underflow: in float16 one subnormal step; else the smallest normal, for engines that flush."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a stage should give: the exact output and its uncertainty, element by element (float64)."""
+
+    output: Tensor
+    own: Tensor
+    inherited: Tensor
+
+    @property
+    def budget(self) -> Tensor:
+        """The largest error that rounding explains."""
+        return (self.own.square() + self.inherited.square()).sqrt()
+
+
+def expect(stage: Stage, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...], precision: Precision) -> Expected:
+    """Run ``stage`` in float64 on ``inputs`` whose elements may each be off by ``uncertain``."""
+    output = stage.operation.compute(*inputs)
+    rounding = stage.operation.rounding(output, *inputs)
+    summed = PRODUCT_FACTOR * rounding.terms**0.5 * unit_roundoff(precision.accumulate) * rounding.summed
+    own = summed + SINGLE_FACTOR * unit_roundoff(precision.compute) * rounding.single
+    own = own + torch.where(own > 0, smallest(precision.compute), 0.0)
+    if all(not bool(u.any()) for u in uncertain):
+        return Expected(output, own, torch.zeros(()))
+    return Expected(output, own, stage.operation.spread(output, inputs, uncertain))
+
+
+def smallest(dtype: torch.dtype) -> float:
+    """The absolute error that underflow can make in ``dtype``."""
+    return FLUSHED.get(dtype, float(torch.finfo(dtype).tiny))
+
+
+def storage_uncertainty(value: Tensor, stored: torch.dtype, precision: Precision) -> Tensor:
+    """How far a recorded value may be off because it was stored in a narrower dtype than it was computed in."""
+    if unit_roundoff(stored) <= unit_roundoff(precision.compute):
+        return torch.zeros(())
+    return INPUT_FACTOR * unit_roundoff(stored) * value.abs() + smallest(stored)
+
+
+def compared(tap: str, inputs: Inputs) -> Tensor:
+    """bool, broadcasts to the tap's shape: the elements that mean something.
+
+    Rows of padding are left out at every tap; scores count on the causal triangle only, but the pattern on the full
+    square, where the future must be exactly zero.
+    """
+    real = inputs.real  # [batch, pos]
+    if tap.endswith(".attn.scores"):
+        return inputs.allowed & real[:, None, :, None]  # [batch, 1, pos_q, pos_k]
+    if tap.endswith((".attn.pattern", ".attn.q", ".attn.k", ".attn.v", ".attn.z")):
+        return real[:, None, :, None]  # [batch, 1, pos, 1]
+    if tap == "wpe" and inputs.position_ids is None:
+        return torch.ones(real.shape[1], 1, dtype=torch.bool)  # [pos, 1]
+    return real[:, :, None]  # [batch, pos, 1]

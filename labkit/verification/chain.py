@@ -1,0 +1,116 @@
+"""parameters -> the chain of operations of a GPT-2, closed over the taps, in order of computation.
+
+Each ``Stage`` says which recorded taps feed a tap and by which operation, so that every operation can be run again
+from the candidate's own inputs, from a trace file alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.config import GPT2Config
+from labkit.verification.operations import (
+    ACTIVATIONS,
+    Activation,
+    Add,
+    Gather,
+    LayerNorm,
+    Mix,
+    Operation,
+    Product,
+    Scores,
+    Softmax,
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One tap: what feeds it, and the operation that makes it."""
+
+    tap: str
+    inputs: tuple[str, ...]
+    operation: Operation
+    tensors: tuple[str, ...] = ()
+    """The checkpoint's tensors that the operation reads."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a forward is given: ids, and optionally a mask of padding and the positions."""
+
+    ids: Tensor  # [batch, pos]
+    attention_mask: Tensor | None = None  # [batch, pos]
+    position_ids: Tensor | None = None  # [batch, pos]
+
+    @property
+    def positions(self) -> Tensor:
+        """[pos], or [batch, pos] where rows differ."""
+        return torch.arange(self.ids.shape[1]) if self.position_ids is None else self.position_ids
+
+    @property
+    def real(self) -> Tensor:
+        """bool [batch, pos]: not padding."""
+        return torch.ones_like(self.ids, dtype=torch.bool) if self.attention_mask is None else self.attention_mask > 0
+
+    @property
+    def allowed(self) -> Tensor:
+        """bool [batch, 1, pos_q, pos_k]: the keys that a query may see."""
+        pos = self.ids.shape[1]
+        causal = torch.ones(pos, pos, dtype=torch.bool).tril()  # [pos_q, pos_k]
+        return causal & self.real[:, None, None, :]
+
+
+def build_chain(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Inputs) -> list[Stage]:
+    """Every stage in order; ``weights`` are float64 under the released files' names, ``lm_head.weight`` included."""
+    stages = [
+        Stage("wte", (), Gather(weights["wte.weight"], inputs.ids), ("wte.weight",)),
+        Stage("wpe", (), Gather(weights["wpe.weight"], inputs.positions), ("wpe.weight",)),
+        Stage("embed", ("wte", "wpe"), Add()),
+    ]
+    stream = "embed"
+    for block in range(config.n_layer):
+        stages += _block(config, weights, inputs, block, stream)
+        stream = f"h.{block}.resid_post"
+    stages.append(Stage("ln_f", (stream,), _layer_norm(config, weights, "ln_f"), ("ln_f.weight", "ln_f.bias")))
+    head = Product(weights["lm_head.weight"].T, None)
+    stages.append(Stage("logits", ("ln_f",), head, ("wte.weight" if config.tie_word_embeddings else "lm_head.weight",)))
+    return stages
+
+
+def _layer_norm(config: GPT2Config, weights: Mapping[str, Tensor], name: str) -> LayerNorm:
+    return LayerNorm(weights[f"{name}.weight"], weights[f"{name}.bias"], config.layer_norm_epsilon)
+
+
+def _product(weights: Mapping[str, Tensor], name: str, *, merge: bool = False) -> Product:
+    return Product(weights[f"{name}.weight"], weights[f"{name}.bias"], merge=merge)
+
+
+def _block(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Inputs, block: int, stream: str) -> list[Stage]:
+    h = f"h.{block}"
+    pair = {
+        name: (f"{h}.{name}.weight", f"{h}.{name}.bias")
+        for name in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    }
+    qkv = {}
+    for place, letter in enumerate("qkv"):
+        columns = slice(place * config.n_embd, (place + 1) * config.n_embd)
+        weight, bias = (weights[name] for name in pair["attn.c_attn"])
+        qkv[letter] = Product(weight[:, columns], bias[columns], split=config.n_head)
+    return [
+        Stage(f"{h}.ln_1", (stream,), _layer_norm(config, weights, f"{h}.ln_1"), pair["ln_1"]),
+        *(Stage(f"{h}.attn.{letter}", (f"{h}.ln_1",), op, pair["attn.c_attn"]) for letter, op in qkv.items()),
+        Stage(f"{h}.attn.scores", (f"{h}.attn.q", f"{h}.attn.k"), Scores(config.scaling(block=block))),
+        Stage(f"{h}.attn.pattern", (f"{h}.attn.scores",), Softmax(inputs.allowed)),
+        Stage(f"{h}.attn.z", (f"{h}.attn.pattern", f"{h}.attn.v"), Mix()),
+        Stage(
+            f"{h}.attn.out", (f"{h}.attn.z",), _product(weights, f"{h}.attn.c_proj", merge=True), pair["attn.c_proj"]
+        ),
+        Stage(f"{h}.resid_mid", (f"{h}.attn.out", stream), Add()),
+        Stage(f"{h}.ln_2", (f"{h}.resid_mid",), _layer_norm(config, weights, f"{h}.ln_2"), pair["ln_2"]),
+        Stage(f"{h}.mlp.pre", (f"{h}.ln_2",), _product(weights, f"{h}.mlp.c_fc"), pair["mlp.c_fc"]),
+        Stage(f"{h}.mlp.post", (f"{h}.mlp.pre",), Activation(ACTIVATIONS[config.activation_function])),
+        Stage(f"{h}.mlp.out", (f"{h}.mlp.post",), _product(weights, f"{h}.mlp.c_proj"), pair["mlp.c_proj"]),
+        Stage(f"{h}.resid_post", (f"{h}.mlp.out", f"{h}.resid_mid"), Add()),
+    ]
