@@ -1,0 +1,266 @@
+"""An open safetensors file: a mapping from name to torch tensor, read when it is asked for.
+
+In: a path. Out: tensors that are views of the file's pages (``mapped``) or their own memory (``copy``), with the byte
+offsets of everything. Both modes refuse exactly the same files, because both begin with the same checked header.
+"""
+
+import mmap
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from math import gcd
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError, OutOfRangeError
+from labkit.storage.dtypes import DTYPES
+from labkit.storage.exact import shown
+from labkit.storage.header import Entry, Header, Order, header_of
+from labkit.storage.sources import ByteSource, LocalFile
+from labkit.storage.widen import Widened, torch_dtype, widen_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+Mode = Literal["mapped", "copy"]
+
+
+class StorageWarning(UserWarning):
+    """A file keeps every rule, and yet its values may not be what its reader thinks."""
+
+
+def open_safetensors(path: str | os.PathLike[str], *, mode: Mode = "mapped") -> "SafetensorsFile":
+    """Open the file at ``path`` and check its header; tensors are read when they are asked for.
+
+    ``mapped``: tensors are views of private pages of the file; writing to one never reaches the file. ``copy``: each
+    tensor is read into its own memory, so that a file truncated underneath gives an error instead of a signal.
+
+    >>> import labkit.storage, tempfile; path = Path(tempfile.mkdtemp()) / "two.safetensors"
+    >>> labkit.storage.save_safetensors({"a": torch.arange(3), "b": torch.ones(2, 2)}, path)
+    >>> with open_safetensors(path) as file:
+    ...     file["a"], file.header.span("a"), file.names(order="name")
+    (tensor([0, 1, 2]), (120, 144), ['a', 'b'])
+
+    Raises ``MissingFileError``, ``FileAccessError`` and, for a broken rule, ``FormatError`` with its ``code``.
+    """
+    if mode not in ("mapped", "copy"):
+        raise ArgumentError("no such mode", where=path, expected="'mapped' or 'copy'", got=repr(mode))
+    source = LocalFile(path)
+    try:
+        return SafetensorsFile(source, mode=mode)
+    except BaseException:
+        source.close()
+        raise
+
+
+def load_safetensors(
+    path: str | os.PathLike[str],
+    *,
+    names: Iterable[str] | None = None,
+    device: "str | torch.device" = "cpu",
+    mode: Mode = "mapped",
+) -> "dict[str, Tensor]":
+    """The tensors of a file, or those in ``names``, as a dict on ``device``."""
+    with open_safetensors(path, mode=mode) as file:
+        chosen = file.names() if names is None else list(names)
+        return {name: file[name].to(device) for name in chosen}
+
+
+class SafetensorsFile(Mapping[str, "Tensor"]):
+    """Name -> tensor, in the order of the bytes; a context manager. Tensors outlive it."""
+
+    def __init__(self, source: ByteSource, *, mode: Mode) -> None:
+        if sys.byteorder != "little":
+            raise FileAccessError("this machine is big-endian, the format little-endian", where=source.name)
+        self.header: Header = header_of(source)
+        self.notes: tuple[str, ...] = ()
+        self._source: ByteSource | None = source
+        self._names = self.header.names()
+        self._map: mmap.mmap | None = None
+        if mode == "mapped" and isinstance(source, LocalFile):
+            try:
+                self._map = _map_privately(source)
+            except (OSError, ValueError) as error:
+                self.notes = (f"the system refused to map the file ({error}), so tensors are copied",)
+        self.mode: Mode = "copy" if self._map is None else "mapped"
+
+    @property
+    def path(self) -> Path:
+        """The path as it was given."""
+        return self.header.path
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """``__metadata__``, empty where there is none."""
+        return self.header.metadata
+
+    def __getitem__(self, name: str) -> "Tensor":
+        entry = self.header.entry(name)
+        return self._tensor(entry, entry.begin, torch_shape(entry, self.path))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.header.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._source is None else self.mode
+        return f"SafetensorsFile({str(self.path)!r}, {len(self)} tensors, {state})"
+
+    def names(self, *, order: Order = "offset") -> list[str]:
+        """Every tensor's name, in the order of the bytes, of the names, or of the header's text."""
+        return self.header.names(order=order)
+
+    def slice(self, name: str, first: int, count: int) -> "Tensor":
+        """``count`` elements from flat index ``first`` on, as one row; only their bytes are read."""
+        entry = self.header.entry(name)
+        if first < 0 or count < 0 or first + count > entry.numel:
+            raise OutOfRangeError(
+                "the slice leaves the tensor",
+                where=f"{self.path}, tensor {shown(name)}",
+                expected=f"0 <= first, first + count <= {entry.numel}",
+                got=f"first {first}, count {count}",
+            )
+        part = Entry(name, entry.dtype, (count,), *_bit_range(entry, first, count, self.path))
+        return self._tensor(part, part.begin, torch_shape(part, self.path))
+
+    def rows(self, name: str, start: int, stop: int) -> "Tensor":
+        """Rows ``start`` to ``stop`` (not included) of the first axis; only their bytes are read."""
+        entry = self.header.entry(name)
+        if not entry.shape:
+            raise ArgumentError("a scalar has no rows", where=f"{self.path}, tensor {shown(name)}")
+        if not 0 <= start <= stop <= entry.shape[0]:
+            raise OutOfRangeError(
+                "the rows leave the tensor",
+                where=f"{self.path}, tensor {shown(name)}",
+                expected=f"0 <= start <= stop <= {entry.shape[0]}",
+                got=f"{start}:{stop}",
+            )
+        width = entry.numel // entry.shape[0] if entry.shape[0] else 0
+        begin, end = _bit_range(entry, start * width, (stop - start) * width, self.path)
+        part = Entry(name, entry.dtype, (stop - start, *entry.shape[1:]), begin, end)
+        return self._tensor(part, begin, torch_shape(part, self.path))
+
+    def bytes(self, name: str) -> bytes:
+        """The tensor's bytes as they stand in the file."""
+        entry = self.header.entry(name)
+        return self._raw(entry.begin, entry.nbytes).numpy().tobytes()
+
+    def float32(self, name: str) -> Widened:
+        """The tensor widened to float32, packed dtypes included, with how many elements had to be rounded."""
+        entry = self.header.entry(name)
+        try:
+            return widen_bytes(self._raw(entry.begin, entry.nbytes), entry.dtype, entry.shape)
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(
+                error.what, where=f"{self.path}, tensor {shown(name)}", got=entry.dtype, fix=error.fix
+            ) from None
+
+    def numpy(self, name: str) -> "np.ndarray[Any, Any]":
+        """The tensor as NumPy has it; dtypes that NumPy lacks need ml_dtypes, which holds packed ones one to a byte."""
+        from labkit.storage.arrays import numpy_array
+
+        entry = self.header.entry(name)
+        where = f"{self.path}, tensor {shown(name)}"
+        return numpy_array(self._raw(entry.begin, entry.nbytes).numpy(), entry, where)
+
+    def close(self) -> None:
+        """Close the file. Tensors already taken keep their pages; no other can be taken."""
+        if self._source is not None:
+            self._source.close()
+        self._source = None
+        self._map = None
+
+    def __enter__(self) -> "SafetensorsFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tensor(self, entry: Entry, begin: int, shape: tuple[int, ...]) -> "Tensor":
+        dtype = torch_dtype(entry.dtype)
+        if entry.nbytes == 0:
+            self._open_source()
+            return torch.empty(shape, dtype=dtype)
+        raw = self._raw(begin, entry.nbytes)  # [nbytes]
+        if entry.dtype == "BOOL":
+            raw = _sound_bools(raw, f"{self.path}, tensor {shown(entry.name)}")
+        return raw.view(dtype).reshape(shape)
+
+    def _raw(self, begin: int, nbytes: int) -> "Tensor":
+        """Bytes [begin, begin + nbytes) of the data section as a uint8 tensor."""
+        source = self._open_source()
+        start = self.header.data_start + begin
+        if nbytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        if self._map is not None:
+            return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=start)
+        raw = torch.empty(nbytes, dtype=torch.uint8)  # [nbytes]
+        source.read_into(start, raw.numpy().data)
+        return raw
+
+    def _open_source(self) -> ByteSource:
+        if self._source is None:
+            raise FileAccessError("the reader is closed", where=self.path, fix="open it again")
+        if isinstance(self._source, LocalFile):
+            self._source.require_unchanged()
+        return self._source
+
+
+def torch_shape(entry: Entry, path: Path) -> tuple[int, ...]:
+    """The shape as torch has it: two F4 share one element, and torch has no 6-bit type at all."""
+    if not DTYPES[entry.dtype].packed:
+        return entry.shape
+    where = f"{path}, tensor {shown(entry.name)}"
+    fix = "take .float32(name) for its values, or .bytes(name)"
+    if DTYPES[entry.dtype].torch is None:
+        raise ArgumentTypeError("torch has no such type", where=where, got=entry.dtype, fix=fix)
+    if not entry.shape or entry.shape[-1] % 2:
+        got = f"shape {list(entry.shape)}"
+        raise ArgumentTypeError("torch holds F4 in pairs along the last axis", where=where, got=got, fix=fix)
+    return (*entry.shape[:-1], entry.shape[-1] // 2)
+
+
+def _bit_range(entry: Entry, first: int, count: int, path: Path) -> tuple[int, int]:
+    """[begin, end) in the data section of ``count`` elements; packed ones must start and end on whole bytes."""
+    bits = DTYPES[entry.dtype].bits
+    begin, end = first * bits, (first + count) * bits
+    if begin % 8 or end % 8:
+        raise ArgumentError(
+            "the slice does not start and end on whole bytes",
+            where=f"{path}, tensor {shown(entry.name)}",
+            got=f"elements [{first}, {first + count}) of {bits} bits",
+            fix=f"use multiples of {8 // gcd(bits, 8)} elements",
+        )
+    return entry.begin + begin // 8, entry.begin + end // 8
+
+
+def _sound_bools(raw: "Tensor", where: str) -> "Tensor":
+    """The bytes of a BOOL tensor, with anything but 0 and 1 reported and read as true."""
+    odd = raw > 1  # [numel]
+    count = int(odd.sum())
+    if count == 0:
+        return raw
+    first = int(odd.nonzero()[0])
+    warnings.warn(
+        f"{where}: {count} BOOL bytes are neither 0 nor 1 (first: {int(raw[first])} at element {first}); read as true",
+        StorageWarning,
+        stacklevel=4,
+    )
+    return (raw != 0).view(torch.uint8)
+
+
+def _map_privately(source: LocalFile) -> mmap.mmap:
+    """The whole file as copy-on-write pages."""
+    return mmap.mmap(source.file.fileno(), source.nbytes, access=mmap.ACCESS_COPY)
