@@ -34,8 +34,8 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         ),
     ),
 )
-_LEADING = ("module", "model")  # left by DistributedDataParallel and by wrapping modules
-_ANYWHERE = "_orig_mod"  # left by torch.compile, also before single blocks
+_COMPILED = "_orig_mod"  # left by torch.compile, also inside a name where single blocks were compiled
+_LEADING = ("module", "model", _COMPILED)  # the first two: DistributedDataParallel, and wrapping modules
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ParsedName:
     name: str  # as the file has it
     bare: str  # without wrappers and ``transformer.``
     kind: Kind
-    wrappers: tuple[str, ...]  # what was stripped besides ``transformer.``, each with its dot
+    wrappers: tuple[str, ...]  # what was stripped besides ``transformer.``, with its dots
     prefixed: bool  # whether ``transformer.`` stood before it
 
 
@@ -54,16 +54,18 @@ def parse_name(name: str) -> ParsedName:
 
     >>> parsed = parse_name("_orig_mod.module.transformer.h.0.attn.c_attn.bias")
     >>> parsed.bare, parsed.kind, parsed.wrappers
-    ('h.0.attn.c_attn.bias', 'parameter', ('_orig_mod.', 'module.'))
+    ('h.0.attn.c_attn.bias', 'parameter', ('_orig_mod.module.',))
     >>> parse_name("h.0.attn.bias").kind
     'causal mask'
     """
-    parts, wrappers = name.split("."), []
-    if _ANYWHERE in parts:
-        wrappers.append(f"{_ANYWHERE}.")
-        parts = [part for part in parts if part != _ANYWHERE]
-    while parts and parts[0] in _LEADING:
-        wrappers.append(f"{parts.pop(0)}.")
+    parts = name.split(".")
+    leading = ""
+    while parts[0] in _LEADING and len(parts) > 1:
+        leading += f"{parts.pop(0)}."
+    wrappers = [leading] if leading else []
+    if _COMPILED in parts:
+        wrappers.append(f"{_COMPILED}.")
+        parts = [part for part in parts if part != _COMPILED]
     prefixed = parts[:1] == ["transformer"]
     bare = ".".join(parts[1:] if prefixed else parts)
     kind: Kind = next((kind for kind, pattern in _KINDS if pattern.fullmatch(bare)), "unknown")

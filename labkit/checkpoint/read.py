@@ -14,6 +14,7 @@ from torch import Tensor
 from labkit.checkpoint.config_file import infer_config, read_config
 from labkit.checkpoint.plan import Plan, Stored, plan_parameters
 from labkit.checkpoint.records import Checkpoint, LoadReport, TensorRow, Use
+from labkit.checkpoint.vocabulary import vocabulary_notes
 from labkit.config import GPT2Config, parse_config
 from labkit.errors import CheckpointError, MissingFileError, UnknownNameError
 from labkit.storage import Snapshot, open_snapshot
@@ -60,7 +61,7 @@ def read_checkpoint(
             folder=str(path),
             mode=mode,
             rows=_rows(snapshot, plan),
-            notes=(*snapshot.notes, *notes, *plan.notes),
+            notes=(*snapshot.notes, *notes, *plan.notes, *vocabulary_notes(path, plan.config.vocab_size)),
         )
         parameters = {}
         for parameter, name in plan.sources.items():
