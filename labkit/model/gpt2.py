@@ -71,6 +71,12 @@ class GPT2:
         """Where the parameters are."""
         return self.parameters_by_name["wte.weight"].device
 
+    @property
+    def faithful(self) -> bool:
+        """Whether every step is GPT-2's own operation: nothing is exchanged in the whole model or in one block."""
+        network = self._network
+        return all(each == Operations() for each in (network.operations, *network.block_operations.values()))
+
     def __call__(self, ids: Ids) -> Tensor:
         """Logits [batch, pos, vocab] of ids [batch, pos]; a plain list of ids is one row."""
         return self.run(ids).logits
