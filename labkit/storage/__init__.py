@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from labkit.storage.rules import RULES as RULES
     from labkit.storage.snapshot import Snapshot as Snapshot
     from labkit.storage.snapshot import open_snapshot as open_snapshot
-    from labkit.storage.widen import to_float32 as to_float32
-    from labkit.storage.widen import widen as widen
+    from labkit.storage.widening import to_float32 as to_float32
+    from labkit.storage.widening import widen as widen
     from labkit.storage.writer import RawTensor as RawTensor
     from labkit.storage.writer import save_safetensors as save_safetensors
 
@@ -39,8 +39,8 @@ _HOMES = {
     "open_snapshot": "snapshot",
     "read_header": "header",
     "save_safetensors": "writer",
-    "to_float32": "widen",
-    "widen": "widen",
+    "to_float32": "widening",
+    "widen": "widening",
 }
 
 __all__ = list(_HOMES)

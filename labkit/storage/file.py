@@ -21,7 +21,7 @@ from labkit.storage.dtypes import DTYPES
 from labkit.storage.exact import shown
 from labkit.storage.header import Entry, Header, Order, header_of
 from labkit.storage.sources import ByteSource, LocalFile
-from labkit.storage.widen import Widened, torch_dtype, widen_bytes
+from labkit.storage.widening import Widened, torch_dtype, widen_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,7 +1,7 @@
 """Any stored dtype -> float32, fast, through torch; says how many elements could not be held exactly.
 
 In: a tensor, or a header's dtype code with the bytes it stands for. Out: float32 values. The by-hand twin, which shows
-what each bit means, is ``widen_clear``; the tests hold the two equal on every pattern.
+what each bit means, is ``widening_by_hand``; the tests hold the two equal on every pattern.
 Source: the OCP 8-bit floating point and microscaling (MX) specifications for the small floats.
 """
 
