@@ -3,6 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from labkit.verification.agreement import Agreement
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
@@ -19,14 +20,9 @@ def render_verification(report: Report) -> "RenderableType":
     from rich.text import Text
 
     lines: list[RenderableType] = [_title(report), stage_table(report.stages)]
-    agreement = report.agreement
-    lines.append(
-        Text(
-            "used: the error's share of what rounding explains, inherited included; here: of this operation alone\n"
-            f"logits   Pearson r {agreement.pearson:.9f}, top-1 {agreement.top_1:.1%}, top-5 {agreement.top_5:.1%} "
-            "agreement with the float64 truth"
-        )
-    )
+    lines.append(Text("used: the error's share of what rounding explains, inherited included; here: of this operation"))
+    if report.agreement is not None:
+        lines.append(Text(f"logits   {_agreement_line(report.agreement)}"))
     lines += [
         Text(f"tokens   prompt {number}: {_token_line(result)}") for number, result in enumerate(report.tokens, 1)
     ]
@@ -89,6 +85,13 @@ def _short(value: float) -> str:
     )
 
 
+def _agreement_line(agreement: Agreement) -> str:
+    return (
+        f"agree with the float64 truth: Pearson r {agreement.pearson:.9f}, "
+        f"top-1 {agreement.top_1:.1%}, top-5 {agreement.top_5:.1%}"
+    )
+
+
 def _token_line(result: TokenResult) -> str:
     count = len(result.expected)
     if result.verdict == "same":
@@ -122,7 +125,7 @@ def verification_json(report: Report) -> dict[str, Any]:
         "planted": report.planted,
         "prompts": [dataclasses.asdict(prompt) for prompt in report.prompts],
         "stages": [stage_json(stage) for stage in report.stages],
-        "logits": dataclasses.asdict(report.agreement),
+        "logits": None if report.agreement is None else dataclasses.asdict(report.agreement),
         "tokens": [dataclasses.asdict(result) for result in report.tokens],
         "controls": {**dataclasses.asdict(report.controls), "failures": list(report.controls.failures)},
         "notes": list(report.notes),

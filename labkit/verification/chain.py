@@ -62,8 +62,8 @@ class Inputs:
         return causal & self.real[:, None, None, :]
 
 
-def build_chain(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Inputs) -> list[Stage]:
-    """Every stage in order; ``weights`` are float64 under the released files' names, ``lm_head.weight`` included."""
+def build_chain(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Stage]:
+    """Every stage by its tap, in order; ``weights`` are float64 under the released files' names, ``lm_head.weight`` included."""
     stages = [
         Stage("wte", (), Gather(weights["wte.weight"], inputs.ids), ("wte.weight",)),
         Stage("wpe", (), Gather(weights["wpe.weight"], inputs.positions), ("wpe.weight",)),
@@ -76,7 +76,7 @@ def build_chain(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Input
     stages.append(Stage("ln_f", (stream,), _layer_norm(config, weights, "ln_f"), ("ln_f.weight", "ln_f.bias")))
     head = Product(weights["lm_head.weight"].T, None)
     stages.append(Stage("logits", ("ln_f",), head, ("wte.weight" if config.tie_word_embeddings else "lm_head.weight",)))
-    return stages
+    return {stage.tap: stage for stage in stages}
 
 
 def _layer_norm(config: GPT2Config, weights: Mapping[str, Tensor], name: str) -> LayerNorm:

@@ -248,10 +248,24 @@ def silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
 
+def gelu_fast(x: Tensor) -> Tensor:
+    """GELU by tanh with sqrt(2 / pi) to ten digits, as transformers writes it."""
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * x * (1 + 0.044715 * x * x)))
+
+
+def gelu_sigmoid(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), the quick form."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": gelu_new,
     "gelu_pytorch_tanh": gelu_new,
-    "gelu_fast": gelu_new,
+    "gelu_python_tanh": gelu_new,
+    "gelu_accurate": gelu_new,
+    "gelu_fast": gelu_fast,
+    "quick_gelu": gelu_sigmoid,
+    "tanh": torch.tanh,
     "gelu": gelu_erf,
     "gelu_python": gelu_erf,
     "relu": torch.relu,

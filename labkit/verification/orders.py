@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.verification.reference import KeyOrder, build_reference, capture, parameters_of
+from labkit.verification.reference import KeyOrder, build_reference, parameters_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class Order:
     v: Tensor  # [head_dim]
     neurons: Tensor  # [n_inner]
     key_order: KeyOrder
+
+    @classmethod
+    def of(cls, model: Any, seed: int) -> "Order":
+        """The order of a seed for transformers' model."""
+        config, inner = model.config, model.transformer.h[0].mlp.c_fc.weight.shape[1]
+        return cls.draw(seed, n_embd=config.n_embd, n_head=config.n_head, n_inner=inner)
 
     @classmethod
     def draw(cls, seed: int, *, n_embd: int, n_head: int, n_inner: int) -> "Order":
@@ -71,22 +77,10 @@ class Order:
         return value[..., places.argsort()]
 
 
-def capture_in_order(
-    model: Any,
-    ids: Tensor,
-    seed: int,
-    *,
-    attention_mask: Tensor | None = None,
-    position_ids: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """Every tap of ``model`` on ``ids`` [batch, pos], computed in the summation order of ``seed``."""
-    config = model.config
-    inner = model.transformer.h[0].mlp.c_fc.weight.shape[1]
-    order = Order.draw(seed, n_embd=config.n_embd, n_head=config.n_head, n_inner=inner)
+def renumbered(model: Any, order: Order) -> Any:
+    """transformers' model of the same function with its sums in another order; read its taps with ``order.restore``."""
     original = parameters_of(model)
     if original["lm_head.weight"].data_ptr() == original["wte.weight"].data_ptr():
         del original["lm_head.weight"]  # tied: renumbered once
-    weights = order.renumber(original, config.n_head)
-    renumbered = build_reference(config.to_dict(), weights, dtype=model.dtype)
-    taps = capture(renumbered, ids, attention_mask=attention_mask, position_ids=position_ids, key_order=order.key_order)
-    return {name: order.restore(name, value) for name, value in taps.items()}
+    weights = order.renumber(original, model.config.n_head)
+    return build_reference(model.config.to_dict(), weights, dtype=model.dtype)

@@ -5,6 +5,7 @@ reader or loader cannot become the truth. The taps are taken by public extension
 registries of attention and mask functions); nothing stays attached afterwards, also when a forward raised.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from torch import Tensor
 from labkit.config import GPT2Config
 from labkit.errors import CheckpointError, MissingFileError
 
-ATTENTION = "labkit_taps"
-"""The name under which the tapped attention is registered with transformers while a forward runs."""
+ATTENTION = "labkit_taps_"
+"""Each tapped forward registers its attention with transformers under this name and a number of its own."""
 
+_NUMBERS = itertools.count()
 WRAPPERS = ("_orig_mod.", "module.", "model.", "transformer.")
 KeyOrder = Literal["forward", "backward"]
 
@@ -177,12 +179,12 @@ def _tapped(model: Any, record: Record, key_order: KeyOrder, *, batch_positions:
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
     from transformers.modeling_utils import AttentionInterface
 
-    before = model.config._attn_implementation
+    before, name = model.config._attn_implementation, f"{ATTENTION}{next(_NUMBERS)}"
     handles: list[Any] = []
     try:
-        AttentionInterface.register(ATTENTION, _tapped_attention(record, key_order))
-        AttentionMaskInterface.register(ATTENTION, eager_mask)  # without it the mask would be dropped
-        model.set_attn_implementation(ATTENTION)
+        AttentionInterface.register(name, _tapped_attention(record, key_order))
+        AttentionMaskInterface.register(name, eager_mask)  # without it the mask would be dropped
+        model.set_attn_implementation(name)
         handles += _hooks(model, record, batch_positions=batch_positions)
         yield
     finally:
@@ -190,7 +192,7 @@ def _tapped(model: Any, record: Record, key_order: KeyOrder, *, batch_positions:
             handle.remove()
         model.set_attn_implementation(before)
         for registry in (AttentionInterface, AttentionMaskInterface):
-            registry._global_mapping.pop(ATTENTION, None)  # there is no public way to take a name back
+            registry._global_mapping.pop(name, None)  # there is no public way to take a name back
 
 
 def _hooks(model: Any, record: Record, *, batch_positions: bool) -> list[Any]:

@@ -3,72 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from labkit.verification.agreement import Agreement
+from labkit.verification.controls import Controls
+from labkit.verification.prompts import Prompt
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
 
 Verdict = Literal["same", "differs", "cannot tell"]
 RETURN_CODES: dict[Verdict, int] = {"same": 0, "differs": 1, "cannot tell": 2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompt:
-    """One prompt: its text where there is one, and its ids."""
-
-    text: str | None
-    ids: tuple[int, ...]
-
-    def describe(self) -> str:
-        """The text in quotes, or the ids."""
-        return repr(self.text) if self.text is not None else f"ids {list(self.ids)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """How alike the logits are, over all prompts and positions."""
-
-    pearson: float
-    """Pearson's correlation of the candidate's logits with the truth's; the smallest over the prompts."""
-    top_1: float
-    """Share of positions whose first choice agrees."""
-    top_5: float
-    """Mean share of the truth's top five among the candidate's top five."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Controls:
-    """Whether the checks themselves can be trusted on these prompts."""
-
-    chain_error: float
-    """Our chain of operations on transformers' own float64 taps, relative to each stage's largest value."""
-    chain_holds: bool
-    reference_used: float
-    """The most of the rounding bound that transformers' own run takes anywhere; above 1 it strays from the truth."""
-    reference_strays_at: str | None
-    clean_used: float
-    """The most of the budget that transformers takes when summed in an order that set no budget."""
-    clean_accused: tuple[str, ...]
-    """Stages of that clean run that were called different; there must be none."""
-    planted: int
-    """Small faults planted, one at every stage."""
-    planted_missed: tuple[str, ...]
-    """Stages whose planted fault was not seen; there must be none."""
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Why no verdict can be given, in words; empty where all controls hold."""
-        reasons = []
-        if not self.chain_holds:
-            reasons.append(f"labkit's chain of operations misses transformers' float64 run by {self.chain_error:.1e}")
-        if self.reference_strays_at is not None:
-            reasons.append(
-                f"transformers' own run strays {self.reference_used:.2g} times beyond the rounding bound "
-                f"at {self.reference_strays_at}"
-            )
-        if self.clean_accused:
-            reasons.append(f"a clean run in another summation order was accused at {', '.join(self.clean_accused)}")
-        if self.planted_missed:
-            reasons.append(f"a small planted fault was missed at {', '.join(self.planted_missed)}")
-        return tuple(reasons)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +26,8 @@ class Report:
     planted: str | None
     prompts: tuple[Prompt, ...]
     stages: tuple[StageResult, ...]
-    agreement: Agreement
+    agreement: Agreement | None
+    """None where no logits were recorded."""
     tokens: tuple[TokenResult, ...]
     controls: Controls
     notes: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ was fed wrong inputs differs in total only.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -42,15 +42,56 @@ class StageResult:
     local_error: float
     """The largest error made by this operation on the candidate's own inputs."""
     local_used: float
+    local_worst: tuple[int, ...]
     verdict: StageVerdict
     cause: Cause
+
+    @property
+    def severity(self) -> tuple[bool, float]:
+        """Orders the results of one stage over several prompts."""
+        return self.verdict == "differs", max(self.used, self.local_used)
+
+
+@dataclass
+class Truth:
+    """transformers in float64, stage by stage: each true value with the uncertainty that rounding carries along."""
+
+    expected: dict[str, Expected] = field(default_factory=dict)
+    chain_error: float = 0.0
+    """Largest disagreement of the chain with transformers on transformers' own taps, relative to the stage's largest."""
+
+    def forget(self, names: set[str]) -> None:
+        """Drop what no later stage needs."""
+        for name in names & self.expected.keys():
+            del self.expected[name]
+
+
+def true_stage(
+    stage: Stage, taps: Mapping[str, Tensor], truth: Truth, inputs: Inputs, precision: Precision
+) -> Expected:
+    """The stage's true value, and what rounding so far may do to it; remembered in ``truth`` for the stages to come."""
+    values = tuple(taps[name] for name in stage.inputs)
+    uncertain = tuple(truth.expected[name].budget for name in stage.inputs)
+    here = expect(stage, values, uncertain, precision)
+    true = taps[stage.tap]
+    off = torch.where(compared(stage.tap, inputs), (here.output - true).abs(), 0.0)
+    truth.chain_error = max(truth.chain_error, float(off.max()) / max(float(true.abs().max()), 1e-300))
+    truth.expected[stage.tap] = Expected(true, here.own, here.inherited)
+    return truth.expected[stage.tap]
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What transformers' own runs show of rounding at one tap, in units of the propagated uncertainty."""
+    """What transformers' own runs show of rounding at one tap: the largest share of the propagated uncertainty."""
 
     share: float
+
+    @classmethod
+    def measure(cls, tap: str, expected: Expected, runs: Sequence[Tensor], inputs: Inputs) -> "Floor":
+        """From the same tap of several runs in the engine's dtype."""
+        mask, budget = compared(tap, inputs), expected.budget
+        shares = [float(share_of((run.double() - expected.output).abs(), budget, mask).max()) for run in runs]
+        return cls(max(share if math.isfinite(share) else 0.0 for share in shares))
 
     def budget(self, expected: Expected) -> Tensor:
         """The total budget, element by element."""
@@ -58,109 +99,131 @@ class Floor:
 
 
 @dataclass(frozen=True)
-class Truth:
-    """transformers in float64 on one prompt: taps, and the uncertainty that rounding in the engine's dtype carries along."""
+class Weighed:
+    """One stage of a candidate on the scales: its value, the truth's, what it gives locally, and both budgets."""
 
-    taps: Mapping[str, Tensor]
-    expected: Mapping[str, Expected]
-    chain_error: float
-    """Largest disagreement of our chain with transformers on transformers' own taps; above ``CHAIN_TOLERANCE`` all is off."""
+    stage: Stage
+    actual: Tensor
+    expected: Tensor
+    total: Tensor
+    local: Tensor
+    local_budget: Tensor
+    mask: Tensor
 
-
-def propagate(stages: Sequence[Stage], taps: Mapping[str, Tensor], inputs: Inputs, precision: Precision) -> Truth:
-    """Carry rounding's uncertainty along the chain from the truth's own values."""
-    expected: dict[str, Expected] = {}
-    chain_error = 0.0
-    for stage in stages:
-        values = tuple(taps[name] for name in stage.inputs)
-        uncertain = tuple(expected[name].budget for name in stage.inputs)
-        here = expect(stage, values, uncertain, precision)
-        true = taps[stage.tap]
-        off = torch.where(compared(stage.tap, inputs), (here.output - true).abs(), 0.0)
-        chain_error = max(chain_error, float(off.max()) / max(float(true.abs().max()), 1e-300))
-        expected[stage.tap] = Expected(true, here.own, here.inherited)
-    return Truth(taps, expected, chain_error)
-
-
-def measure_floor(truth: Truth, runs: Sequence[Mapping[str, Tensor]], inputs: Inputs) -> dict[str, Floor]:
-    """How much of the propagated uncertainty transformers' own runs in the engine's dtype use, tap by tap."""
-    floor = {}
-    for tap, expected in truth.expected.items():
-        mask = compared(tap, inputs)
-        shares = [
-            float(_share((run[tap].double() - expected.output).abs(), expected.budget, mask).max()) for run in runs
-        ]
-        floor[tap] = Floor(
-            max(share for share in shares if math.isfinite(share)) if any(map(math.isfinite, shares)) else 0.0
+    def verdict(self) -> StageResult:
+        """Read the scales."""
+        value = self.actual.double()
+        difference = measure(value, self.expected, ulp_dtype=self.actual.dtype, where=self.mask)
+        shape = tuple(self.actual.shape)
+        bad = ~torch.isfinite(torch.where(self.mask, value, 0.0))
+        if bool(bad.any()):
+            at = unravel(int(bad.flatten().to(torch.int8).argmax()), shape)
+            return self._result(difference, 0.0, math.inf, at, math.inf, math.inf, at, "non-finite")
+        share = share_of((value - self.expected).abs(), self.total, self.mask)
+        local_error = torch.where(self.mask, (value - self.local).abs(), 0.0)
+        local_share = share_of(local_error, self.local_budget, self.mask)
+        place, local_place = int(share.argmax()), int(local_share.argmax())
+        used, local_used = float(share.flatten()[place]), float(local_share.flatten()[local_place])
+        return self._result(
+            difference,
+            float(self.total.expand_as(value).flatten()[place]),
+            used,
+            unravel(place, shape),
+            float(local_error.max()),
+            local_used,
+            unravel(local_place, shape),
+            "local" if local_used > 1 else "inherited" if used > 1 else "",
         )
-    return floor
+
+    def _result(
+        self,
+        difference: Difference,
+        budget: float,
+        used: float,
+        worst: tuple[int, ...],
+        local_error: float,
+        local_used: float,
+        local_worst: tuple[int, ...],
+        cause: Cause,
+    ) -> StageResult:
+        return StageResult(
+            name=self.stage.tap,
+            shape=tuple(self.actual.shape),
+            difference=difference,
+            budget=budget,
+            used=used,
+            worst=worst,
+            local_error=local_error,
+            local_used=local_used,
+            local_worst=local_worst,
+            verdict="differs" if cause else "same",
+            cause=cause,
+        )
 
 
-def judge_stage(
+def weigh(
     stage: Stage,
+    stages: Mapping[str, Stage],
     candidate: Mapping[str, Tensor],
-    truth: Truth,
+    expected: Expected,
     floor: Floor,
     inputs: Inputs,
     precision: Precision,
-) -> StageResult:
-    """The verdict on one stage of a candidate whose taps include the stage's inputs."""
-    actual, expected = candidate[stage.tap], truth.expected[stage.tap]
-    mask = compared(stage.tap, inputs)
-    value = actual.double()
-    difference = measure(value, expected.output, ulp_dtype=actual.dtype, where=mask)
-    if not bool(torch.isfinite(torch.where(mask, value, 0.0)).all()):
-        return _non_finite(stage, actual, difference)
-    total = floor.budget(expected) + storage_uncertainty(expected.output, actual.dtype, precision)
-    share = _share((value - expected.output).abs(), total, mask)
-    place = int(share.argmax())
-    local = expect_locally(stage, candidate, precision)
-    local_budget = local.budget + storage_uncertainty(local.output, actual.dtype, precision)
-    local_error = torch.where(mask, (value - local.output).abs(), 0.0)
-    local_used = float(_share(local_error, local_budget, mask).max())
-    used = float(share.flatten()[place])
-    cause: Cause = "local" if local_used > 1 else "inherited" if used > 1 else ""
-    return StageResult(
-        name=stage.tap,
-        shape=tuple(actual.shape),
-        difference=difference,
-        budget=float(total.expand_as(value).flatten()[place]),
-        used=used,
-        worst=unravel(place, tuple(actual.shape)),
-        local_error=float(local_error.max()),
-        local_used=local_used,
-        verdict="differs" if cause else "same",
-        cause=cause,
+) -> Weighed:
+    """Put one stage that the candidate recorded on the scales; ``stages`` is the whole chain by tap."""
+    actual = candidate[stage.tap]
+    local = expect_locally(stage, stages, candidate, precision)
+    return Weighed(
+        stage=stage,
+        actual=actual,
+        expected=expected.output,
+        total=floor.budget(expected) + storage_uncertainty(expected.output, actual.dtype, precision),
+        local=local.output,
+        local_budget=local.budget + storage_uncertainty(local.output, actual.dtype, precision),
+        mask=compared(stage.tap, inputs),
     )
 
 
-def expect_locally(stage: Stage, candidate: Mapping[str, Tensor], precision: Precision) -> Expected:
-    """What the stage's operation gives on the candidate's own recorded inputs."""
-    values = tuple(candidate[name].double() for name in stage.inputs)
-    uncertain = tuple(
-        storage_uncertainty(value, candidate[name].dtype, precision)
-        for name, value in zip(stage.inputs, values, strict=True)
-    )
-    return expect(stage, values, uncertain, precision)
+def expect_locally(
+    stage: Stage, stages: Mapping[str, Stage], candidate: Mapping[str, Tensor], precision: Precision
+) -> Expected:
+    """What the stage gives on the candidate's own inputs.
+
+    Where an input was not recorded it is computed from its own inputs in turn, back to the nearest recorded ancestors,
+    and what rounding may do on the way is carried along.
+    """
+    values, uncertain = [], []
+    for name in stage.inputs:
+        if name in candidate:
+            value = candidate[name].double()
+            values.append(value)
+            uncertain.append(storage_uncertainty(value, candidate[name].dtype, precision))
+        else:
+            made = expect_locally(stages[name], stages, candidate, precision)
+            values.append(made.output)
+            uncertain.append(made.budget)
+    return expect(stage, tuple(values), tuple(uncertain), precision)
 
 
-def _share(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:
-    """Error over budget; where the budget is zero any error is beyond all bounds."""
+def share_of(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:
+    """Error over budget where the mask is true; where the budget is zero any error is beyond all bounds."""
     share = torch.where(error > 0, error / budget, 0.0)
     return torch.where(mask.expand_as(share), share, 0.0)
 
 
-def _non_finite(stage: Stage, actual: Tensor, difference: Difference) -> StageResult:
-    place = int((~torch.isfinite(actual)).flatten().to(torch.int8).argmax())
-    return StageResult(
-        name=stage.tap,
-        shape=tuple(actual.shape),
-        difference=difference,
-        budget=0.0,
-        used=math.inf,
-        worst=unravel(place, tuple(actual.shape)),
-        local_error=math.inf,
-        local_used=math.inf,
-        verdict="differs",
-        cause="non-finite",
+def merge_results(parts: Sequence[StageResult]) -> StageResult:
+    """One stage over several prompts or pieces: the worst of each figure, the place from the most severe."""
+    worst = max(parts, key=lambda part: part.severity)
+    largest = max(parts, key=lambda part: part.difference.max_abs).difference
+    return replace(
+        worst,
+        difference=replace(
+            largest,
+            max_rel=max(part.difference.max_rel for part in parts),
+            ulp=max(part.difference.ulp for part in parts),
+            numel=sum(part.difference.numel for part in parts),
+            non_finite=sum(part.difference.non_finite for part in parts),
+            equal=all(part.difference.equal for part in parts),
+        ),
+        local_error=max(part.local_error for part in parts),
     )
