@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Mode = Literal["mapped", "copy"]
+CHUNK_NBYTES = 1 << 24
+"""Bytes that the streaming verbs hold of a tensor at a time."""
+WHOLE_NBYTES = 24
+"""A number of bytes that every dtype fills with whole elements: a multiple of 8 (F64) and of 3 (F6)."""
 
 
 class StorageWarning(UserWarning):
@@ -154,6 +158,13 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
         """The tensor's bytes as they stand in the file."""
         entry = self.header.entry(name)
         return self._raw(entry.begin, entry.nbytes).numpy().tobytes()
+
+    def chunks(self, name: str, *, max_nbytes: int = CHUNK_NBYTES) -> Iterator["Tensor"]:
+        """The tensor's bytes in order, as uint8 tensors of whole elements and at most ``max_nbytes`` (but 24 or more)."""
+        entry = self.header.entry(name)
+        step = max(max_nbytes, WHOLE_NBYTES) // WHOLE_NBYTES * WHOLE_NBYTES
+        for begin in range(entry.begin, entry.end, step):
+            yield self._raw(begin, min(step, entry.end - begin))
 
     def float32(self, name: str) -> Widened:
         """The tensor widened to float32, packed dtypes included, with how many elements had to be rounded."""

@@ -6,7 +6,7 @@ Source: the index that transformers' ``save_pretrained`` writes.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
@@ -67,27 +67,33 @@ def parse_index(text: bytes, where: str) -> Index:
 
 
 def check_shards(index: Index, headers: Mapping[str, Header]) -> None:
-    """Hold the index against the headers of its shards, both ways."""
+    """Hold the index against the headers of its shards, both ways; raises the first defect."""
+    for defect in index_defects(index, headers):
+        raise defect
+
+
+def index_defects(index: Index, headers: Mapping[str, Header]) -> Iterator[FormatError]:
+    """Everything in which the index and the headers of its shards disagree."""
     holders: dict[str, str] = {}
     for shard, header in headers.items():
-        check_framework(header)
+        yield from framework_defects(header)
         for name in header.entries:
             place = f"{header.path}, tensor {shown(name)}"
             if name in holders:
                 got = f"{holders[name]} and {shard}"
-                raise FormatError("shard-duplicate", "the tensor stands in two shards", where=place, got=got)
+                yield FormatError("shard-duplicate", "the tensor stands in two shards", where=place, got=got)
             holders[name] = shard
             if name not in index.weight_map:
                 fix = "a loader that follows the index would never read it; write the index again"
-                raise FormatError("shard-unlisted-tensor", "the index does not list it", where=place, fix=fix)
+                yield FormatError("shard-unlisted-tensor", "the index does not list it", where=place, fix=fix)
     for name, shard in index.weight_map.items():
-        if holders.get(name) != shard:
+        if name not in headers[shard].entries:
             held = f"it is in {holders[name]}" if name in holders else "no shard holds it"
             place = f"{index.where}, tensor {shown(name)}"
-            raise FormatError("shard-absent-tensor", f"the shard {shard} does not hold it", where=place, got=held)
+            yield FormatError("shard-absent-tensor", f"the shard {shard} does not hold it", where=place, got=held)
     total = sum(header.data_nbytes for header in headers.values())
     if index.total_nbytes is not None and index.total_nbytes != total:
-        raise FormatError(
+        yield FormatError(
             "index-total-size",
             "metadata.total_size is not the shards' size",
             where=index.where,
@@ -99,9 +105,15 @@ def check_shards(index: Index, headers: Mapping[str, Header]) -> None:
 
 def check_framework(header: Header) -> None:
     """Refuse a file whose metadata says that its weights lie in another framework's layout."""
+    for defect in framework_defects(header):
+        raise defect
+
+
+def framework_defects(header: Header) -> Iterator[FormatError]:
+    """The defect of a file that claims another framework's layout."""
     framework = header.metadata.get("format")
     if framework in FOREIGN_FRAMEWORKS:
-        raise FormatError(
+        yield FormatError(
             "shard-framework",
             "the file's metadata claims another framework's layout",
             where=header.path,

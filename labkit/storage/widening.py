@@ -74,6 +74,22 @@ def widen_bytes(raw: "Tensor", code: str, shape: tuple[int, ...]) -> Widened:
     return widen(stored.reshape(shape))
 
 
+def float64_values(raw: "Tensor", code: str) -> "Tensor":
+    """The elements in ``raw`` (uint8) as float64, flat; a C64 gives its real and imaginary parts in turn.
+
+    >>> float64_values(torch.tensor([0, 0, 128, 63], dtype=torch.uint8), "F32")
+    tensor([1.], dtype=torch.float64)
+    """
+    if BITS[code] % 8:
+        return small_float_values(code)[unpack(raw, BITS[code]).long()].double()  # [numel]
+    if code == "BOOL":
+        return (raw != 0).double()  # [numel]
+    stored = raw.clone().view(
+        torch_dtype("F32" if code == "C64" else code)
+    )  # [numel]: a clone starts at its own offset 0
+    return stored.to(torch.float32).double() if stored.itemsize == 1 else stored.double()
+
+
 def torch_dtype(code: str) -> torch.dtype:
     """torch's type for a code that it has one for.
 

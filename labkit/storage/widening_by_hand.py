@@ -81,9 +81,10 @@ def widen_by_hand(code: str, raw: bytes) -> Array:
         with np.errstate(over="ignore"):  # an F64 beyond float32's range is infinite there
             return float_values(codes, LAYOUTS[code]).astype(np.float32)
     if code == "BOOL":
-        return (codes != 0).astype(np.float32)
+        codes = codes != 0
     signed = DTYPES[code].kind == "signed"
-    return (codes.view(codes.dtype.name.replace("u", "", 1)) if signed else codes).astype(np.float32)
+    numbers: Array = codes.view(codes.dtype.name.replace("u", "", 1)) if signed else codes
+    return numbers.astype(np.float32)
 
 
 def codes_of(code: str, raw: bytes) -> Array:
@@ -92,8 +93,8 @@ def codes_of(code: str, raw: bytes) -> Array:
     octets = np.frombuffer(raw, dtype=np.uint8)  # [nbytes]
     if bits % 8:
         return unpack_codes(octets, bits)
-    codes: Array = octets.view(f"<u{bits // 8}")
-    return codes
+    unsigned: np.dtype[Any] = np.dtype(f"<u{bits // 8}")
+    return octets.view(unsigned)
 
 
 def float_values(codes: Array, layout: FloatLayout) -> Array:

@@ -89,4 +89,5 @@ def main() -> None:
     print(json.dumps(verdicts))
 
 
-main()
+if __name__ == "__main__":
+    main()
