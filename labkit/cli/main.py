@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import storage, tokenizer, verify
+from labkit.cli import generate, storage, tokenizer, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 storage.register(app)
 tokenizer.register(app)
 verify.register(app)
+generate.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,143 @@
+"""``labkit generate``: text on standard output as it comes, everything about it on standard error."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labkit.cli.console import progress, safe, write_json
+from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
+
+if TYPE_CHECKING:
+    from labkit.generation import Generation, Stream
+    from labkit.model import GPT2
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands."""
+    app.command()(generate)
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The text to go on with (- reads standard input).")] = None,
+    *,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder (default: the embedded one).")] = None,
+    tokens: Annotated[int | None, typer.Option(help="At most this many new tokens (20).")] = None,
+    min_tokens: Annotated[int | None, typer.Option(help="Stops act after so many.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; above 0 draws.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest that reach p together.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Draw from those at least p times the likeliest.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 makes repeats less likely.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same text again on the same device.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
+    stop_id: Annotated[list[int] | None, typer.Option(help="End at this id; may be given several times.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
+    cache: Annotated[bool, typer.Option(help="Without: the whole text is run again for every token.")] = True,
+    window: Annotated[str, typer.Option(help="At n_positions: refuse or slide.")] = "refuse",
+    batch_file: Annotated[Path | None, typer.Option(help="A prompt a line, continued together.")] = None,
+    json: Annotated[str | None, typer.Option(help="Write the result as JSON to this file (- for output).")] = None,
+) -> int:
+    """Go on with a text: exit 0, or 2 where the input cannot be used."""
+    prompts = read_prompts(prompt, batch_file)
+    with progress() as say:
+        say("loading the model")
+        from labkit.generation import stream_batch
+        from labkit.load import COMPUTE_DTYPES, load_gpt2
+
+        dtypes = {str(each).removeprefix("torch."): each for each in COMPUTE_DTYPES}
+        if dtype not in dtypes:
+            raise UnknownNameError.near("dtype", dtype, dtypes)
+        network = load_gpt2(model, dtype=dtypes[dtype], device=device)
+        options: dict[str, Any] = {
+            "tokens": tokens,
+            "min_tokens": min_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+            "stop": stop or None,
+            "stop_ids": stop_id or None,
+            "cache": cache,
+            "window": window,
+        }
+        run = stream_batch(network, prompts, **options)
+    try:
+        if json == "-" or len(prompts) > 1:
+            for _ in run.steps():
+                pass
+        else:
+            _show(run, prompts[0])
+    finally:
+        if json != "-" and len(prompts) > 1:
+            for result in run.results():
+                _write(f"{result}\n")
+        _tell(network, run)
+    if json is not None:
+        write_json([generation_json(each) for each in run.results()], json)
+    return 0
+
+
+def read_prompts(prompt: str | None, batch_file: Path | None) -> list[str]:
+    """The prompt, standard input where it is ``-``, or the lines of the file."""
+    if (prompt is None) == (batch_file is None):
+        raise ArgumentError(
+            "no prompt" if prompt is None else "a prompt and --batch-file were both given",
+            fix='give one: labkit generate "It is a truth", labkit generate - < FILE, or --batch-file FILE',
+        )
+    if batch_file is not None:
+        try:
+            lines = batch_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileAccessError("the prompts cannot be read", where=batch_file, got=error) from error
+        prompts = [line for line in lines if line.strip()]
+        if not prompts:
+            raise ArgumentError("the file holds no prompt", where=batch_file, expected="a prompt a line")
+        return prompts
+    if prompt != "-":
+        return [prompt or ""]
+    try:
+        return [sys.stdin.buffer.read().decode("utf-8")]
+    except UnicodeDecodeError as error:
+        raise ArgumentError("standard input is not UTF-8", where=f"byte {error.start}") from error
+
+
+def generation_json(result: "Generation") -> dict[str, Any]:
+    """A result as plain values."""
+    from dataclasses import asdict
+
+    return {**asdict(result), "tokens_per_second": result.tokens_per_second}
+
+
+def _show(run: "Stream", prompt: str) -> None:
+    _write(prompt)
+    try:
+        for token in run:
+            _write(token.text)
+    finally:
+        _write("\n")
+
+
+def _write(text: str) -> None:
+    """Text as it is; control characters are written as escapes where a terminal would act on them."""
+    if sys.stdout.isatty():
+        text = "".join(c if c in "\n\t" else safe(c) for c in text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _tell(network: "GPT2", run: "Stream") -> None:
+    results = run.results()
+    count = sum(len(each.ids) for each in results)
+    rate = count / run.seconds if run.seconds else 0.0
+    place = f"{str(network.dtype).removeprefix('torch.')} on {network.device}"
+    lines = [f"{count} tokens in {run.seconds:.2f} s, {rate:.1f} tokens/s, {place}"]
+    lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed}" if results[0].seed is not None else ""))
+    ended = {each.stopped_by for each in results} - {"tokens"}
+    lines += [f"ended by {', '.join(sorted(ended))}"] if ended else []
+    for line in (*lines, *run.notes):
+        print(safe(line), file=sys.stderr)

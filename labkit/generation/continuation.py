@@ -1,0 +1,151 @@
+"""Ids of several rows, one step at a time, until each row has stopped.
+
+In: a model, prompts, settings. Out: at each ``advance`` a new id for every row that still runs. All state of a text
+being made is here, in one object a call, so that a break at any point leaves the model as it was.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from labkit.errors import ArgumentError, OutOfRangeError, UnknownNameError
+from labkit.generation.choose import Chooser
+from labkit.generation.decoder import make_decoder
+from labkit.generation.settings import Settings
+from labkit.model import GPT2
+
+Window = Literal["refuse", "slide"]
+"""At the end of n_positions: refuse beforehand, or go on with the second half of the text, read again from position 0."""
+
+
+class Continuation:
+    """Rows of ids that grow by one id each at every ``advance``.
+
+    >>> from labkit.load import load_gpt2
+    >>> run = Continuation(load_gpt2(), [[5, 6], [7]], Settings(tokens=2))
+    >>> len(run.advance()), len(run.advance()), run.advance()
+    (2, 2, {})
+    >>> [len(row) for row in run.rows]
+    [4, 3]
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        prompts: Sequence[Sequence[int]],
+        settings: Settings,
+        *,
+        cached: bool = True,
+        window: Window = "refuse",
+    ) -> None:
+        if window not in ("refuse", "slide"):
+            raise UnknownNameError.near("window", window, ("refuse", "slide"))
+        check_prompts(model, prompts)
+        longest = max(map(len, prompts))
+        if window == "refuse":
+            check_room(model, longest, settings.tokens)
+        self.rows = [list(prompt) for prompt in prompts]
+        self.running = set(range(len(prompts)))
+        self.new = 0
+        self.notes: list[str] = []
+        self._settings = settings
+        self._limit = model.config.n_positions
+        self._device = model.device
+        capacity = max(longest, longest + settings.tokens - 1)
+        self._decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached)
+        self._chooser = Chooser(model, settings, batch=len(prompts))
+        self._last: list[int] = []
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in use, None where nothing is drawn."""
+        return self._chooser.seed
+
+    def advance(self) -> dict[int, int]:
+        """Row number -> its new id, for every row that runs; nothing when the text is over."""
+        if not self.running or self.new >= self._settings.tokens:
+            return {}
+        logits = self._logits()  # [batch, vocab]
+        self._last = self._chooser.choose(logits, self.rows, new=self.new)
+        self.new += 1
+        grown = {number: self._last[number] for number in sorted(self.running)}
+        for number, token in enumerate(self._last):
+            self.rows[number].append(token)
+        if self.new >= self._settings.min_tokens:
+            self.running -= {number for number, token in grown.items() if token in self._settings.stop_ids}
+        return grown
+
+    def stop(self, number: int) -> None:
+        """End a row for a reason that its ids do not show."""
+        self.running.discard(number)
+
+    def _logits(self) -> Tensor:
+        if self.new and self._decoder.length < self._limit:
+            return self._decoder.step(torch.tensor(self._last, device=self._device))  # [batch, vocab]
+        longest = max(map(len, self.rows))
+        keep = self._limit if longest <= self._limit else max(1, self._limit // 2)
+        if longest > keep:
+            self.notes.append(
+                f"at new token {self.new} the window slid: the last {keep} tokens are read from position 0"
+            )
+        return self._decoder.prefill([row[-keep:] for row in self.rows])  # [batch, vocab]
+
+
+def greedy(model: GPT2, ids: Sequence[int], count: int) -> list[int]:
+    """The ``count`` ids that follow ``ids``, each that of the largest logit; no setting of the checkpoint acts.
+
+    A model with exchanged operations (planted faults) is run as it is, over the whole text at every step. Raises
+    ``OutOfRangeError`` where the text would pass n_positions or an id is beyond the vocabulary, ``NonFiniteError``.
+
+    >>> from labkit.load import load_gpt2
+    >>> len(greedy(load_gpt2(), [5, 6, 7], 3))
+    3
+    """
+    run = Continuation(model, [list(ids)], Settings(tokens=count))
+    while run.advance():
+        pass
+    return run.rows[0][len(ids) :]
+
+
+def check_prompts(model: GPT2, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise unless there are prompts, each has an id, and every id is in the vocabulary."""
+    if not prompts:
+        raise ArgumentError("no prompt was given", where="prompts", expected="at least one")
+    size = model.config.vocab_size
+    for number, prompt in enumerate(prompts):
+        where = f"prompt {number}" if len(prompts) > 1 else "prompt"
+        if not prompt:
+            fix = "give it a word, or the id of the end-of-text token, which starts a text as well"
+            raise ArgumentError("the prompt has no tokens", where=where, expected="at least one", fix=fix)
+        for place, token in enumerate(prompt):
+            if not 0 <= token < size:
+                raise OutOfRangeError(
+                    "the id is beyond the vocabulary",
+                    where=f"{where}, position {place}",
+                    expected=f"0 to {size - 1}",
+                    got=token,
+                    fix="encode the text with this checkpoint's own tokenizer",
+                )
+
+
+def check_room(model: GPT2, longest: int, tokens: int) -> None:
+    """Raise ``OutOfRangeError`` unless ``tokens`` more fit; the last of them is never read, so it needs no position."""
+    limit = model.config.n_positions
+    if longest > limit:
+        raise OutOfRangeError(
+            "the prompt is longer than the model's positions",
+            where="prompt",
+            expected=f"at most n_positions = {limit} tokens",
+            got=longest,
+            fix='shorten it, or pass window="slide" (--window slide) to read its end only',
+        )
+    if longest + tokens - 1 > limit:
+        raise OutOfRangeError(
+            f"a prompt of {longest} tokens leaves no room for {tokens} more",
+            where="tokens",
+            expected=f"at most {limit - longest + 1}, n_positions being {limit}",
+            got=tokens,
+            fix='ask for fewer, or pass window="slide" (--window slide) to go on with the end of the text',
+        )

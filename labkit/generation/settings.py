@@ -1,0 +1,169 @@
+"""How a continuation is chosen: the user's options over the checkpoint's generation_config.json over plain greedy.
+
+In: options, and a folder's generation_config.json. Out: one frozen ``Settings``, checked once, and where each value
+came from. Field names follow transformers' GenerationConfig where both have the same thing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from labkit.checkpoint.config_file import read_config_fields
+from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
+
+DEFAULT_TOKENS = 20
+"""New tokens where nobody says how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What decides the next token and when to stop.
+
+    >>> Settings(temperature=0.8, top_k=40).sampled, Settings().sampled
+    (True, False)
+    >>> Settings(top_p=1.5)
+    Traceback (most recent call last):
+    labkit.errors.ArgumentError: top_p: out of range (expected above 0, at most 1, got 1.5)
+
+    ``temperature`` 0 is greedy. ``stop_ids`` end the text and are kept among its ids; ``stop`` strings end it and are
+    cut from its text. Both are left alone until ``min_tokens`` tokens have come.
+    """
+
+    tokens: int = DEFAULT_TOKENS
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self.tokens, "tokens", least=0)
+        _whole(self.min_tokens, "min_tokens", least=0)
+        _number(self.temperature, "temperature", "0 or more", lambda x: x >= 0)
+        if self.top_k is not None:
+            _whole(self.top_k, "top_k", least=1)
+        if self.top_p is not None:
+            _number(self.top_p, "top_p", "above 0, at most 1", lambda x: 0 < x <= 1)
+        if self.min_p is not None:
+            _number(self.min_p, "min_p", "0 to 1", lambda x: 0 <= x <= 1)
+        _number(self.repetition_penalty, "repetition_penalty", "above 0", lambda x: x > 0)
+        for each in self.stop_ids:
+            _whole(each, "stop_ids", least=0)
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ArgumentError(
+                    "not a text to stop at", where="stop", expected="a text of a character or more", got=repr(text)
+                )
+        if self.seed is not None:
+            _whole(self.seed, "seed", least=0)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether tokens are drawn; otherwise each is the one of the largest logit."""
+        return self.temperature > 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the next id is the largest logit's, with nothing done to the logits."""
+        return not self.sampled and self.repetition_penalty == 1.0 and not (self.min_tokens and self.stop_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sourced:
+    """Settings with the origin of every value that is not the plain default."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def __str__(self) -> str:
+        said = [f"{name} {getattr(self.settings, name)!r} ({origin})" for name, origin in self.origins.items()]
+        return ", ".join(said) or "greedy"
+
+
+def resolve(given: Mapping[str, Any], *, folder: Path | None) -> Sourced:
+    """The options in ``given`` (None: not given) over those of ``folder``'s generation_config.json.
+
+    >>> sourced = resolve({"tokens": 5, "top_k": None}, folder=None)
+    >>> sourced.settings.tokens, str(sourced)
+    (5, 'tokens 5 (given)')
+    """
+    stored = checkpoint_settings(folder) if folder is not None else Sourced(settings=Settings(), origins={})
+    stated = {name: value for name, value in given.items() if value is not None}
+    origins = {**stored.origins, **dict.fromkeys(stated, "given")}
+    return Sourced(settings=replace(stored.settings, **stated), origins=origins)
+
+
+def checkpoint_settings(folder: str | Path) -> Sourced:
+    """The defaults that a folder's generation_config.json states; plain greedy where there is none.
+
+    Temperature, top_k, top_p and min_p act only where ``do_sample`` is true, as in transformers. Raises ``ConfigError``
+    naming the field that has no sense.
+    """
+    path = Path(folder) / "generation_config.json"
+    if not path.exists():
+        return Sourced(settings=Settings(), origins={})
+    try:
+        stated = _from_fields(read_config_fields(path))
+        return Sourced(settings=Settings(**stated), origins=dict.fromkeys(stated, path.name))
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise ConfigError(str(error), where=path, fix="correct the file, or pass the option") from error
+
+
+def _from_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
+    stated: dict[str, Any] = {}
+    if stored.get("do_sample"):
+        stated["temperature"] = 1.0
+        names = ("temperature", "top_k", "top_p", "min_p")
+        stated |= {name: stored[name] for name in names if stored.get(name) is not None}
+        if stated.get("top_k") == 0:  # transformers' way to say: none
+            del stated["top_k"]
+    if stored.get("repetition_penalty") not in (None, 1.0):
+        stated["repetition_penalty"] = stored["repetition_penalty"]
+    for theirs, ours in (("max_new_tokens", "tokens"), ("min_new_tokens", "min_tokens")):
+        if stored.get(theirs):
+            stated[ours] = stored[theirs]
+    stop = stored.get("eos_token_id")
+    if stop is not None:
+        stated["stop_ids"] = tuple(stop) if isinstance(stop, list) else (stop,)
+    strings = stored.get("stop_strings")
+    if strings:
+        stated["stop"] = (strings,) if isinstance(strings, str) else tuple(strings)
+    return stated
+
+
+def option_names() -> tuple[str, ...]:
+    """The names of every option, in order."""
+    return tuple(field.name for field in fields(Settings))
+
+
+def _whole(value: Any, where: str, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError("not a whole number", where=where, got=repr(value))
+    if value < least:
+        raise ArgumentError("out of range", where=where, expected=f"{least} or more", got=value)
+
+
+def _number(value: Any, where: str, expected: str, fits: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentTypeError("not a number", where=where, expected=expected, got=repr(value))
+    if not math.isfinite(value) or not fits(value):
+        raise ArgumentError("out of range", where=where, expected=expected, got=value)
+
+
+def as_tuple(values: Any) -> tuple[Any, ...] | None:
+    """One value or several as a tuple; None stays None.
+
+    >>> as_tuple("a"), as_tuple([1, 2]), as_tuple(None)
+    (('a',), (1, 2), None)
+    """
+    if values is None:
+        return None
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        return (values,)
+    return tuple(values)

@@ -1,0 +1,265 @@
+"""Prompts -> text: the public verbs ``generate``, ``stream`` and ``generate_batch``.
+
+In: a model and prompts, as text or ids. Out: ``Generation`` records, or ``Token`` records as they come.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypedDict, Unpack
+
+import numpy as np
+from torch import Tensor
+
+from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError, UnknownNameError
+from labkit.generation.continuation import Continuation, Window
+from labkit.generation.settings import Settings, Sourced, as_tuple, option_names, resolve
+from labkit.generation.text import TextFeed
+from labkit.model import GPT2
+from labkit.tokenizer import Tokenizer
+
+GPT2_VOCABULARY = 50257
+"""Rows of wte in every GPT-2 that OpenAI released."""
+
+Prompt: TypeAlias = "str | Sequence[int] | Tensor | np.ndarray[tuple[int], np.dtype[np.integer]]"
+"""A text, or its ids [pos]."""
+
+
+class Options(TypedDict, total=False):
+    """What may be asked for; an option left out (or None) is what generation_config.json says, else plain greedy."""
+
+    tokens: int | None  # at most this many new ones; 20
+    min_tokens: int | None  # stop ids and stop strings act from here on
+    temperature: float | None  # 0: the largest logit; above: a draw
+    top_k: int | None  # draw from the k likeliest
+    top_p: float | None  # draw from the likeliest that reach p together
+    min_p: float | None  # draw from those at least p times as likely as the likeliest
+    repetition_penalty: float | None  # above 1: ids already there become less likely
+    stop_ids: int | Sequence[int] | None  # end the text, and stay among its ids
+    stop: str | Sequence[str] | None  # end the text, and are cut from it
+    seed: int | None  # the same text again on the same device; a fresh one is taken and told otherwise
+    cache: bool  # False: the readable model over the whole text for every token
+    window: Window  # "slide": past n_positions by reading the second half of the text again
+    tokenizer: Tokenizer | None  # default: the one beside the checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One new token: its id, and the text that became certain with it (whole characters, perhaps none)."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A finished continuation. ``str()`` gives prompt and text."""
+
+    prompt: str | None  # None where there is no tokenizer
+    prompt_ids: tuple[int, ...]
+    text: str | None
+    ids: tuple[int, ...]  # the new ones, a stop id included
+    stopped_by: str  # "tokens", "stop id 0", "stop string '\\n'"
+    settings: Settings
+    origins: dict[str, str]  # where each setting came from
+    seed: int | None  # repeats the text; None for greedy
+    seconds: float  # of all rows that ran together, the prompt's pass included
+    notes: tuple[str, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of this row by the time that its pass took."""
+        return len(self.ids) / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.prompt}{self.text}" if self.text is not None else " ".join(map(str, self.ids))
+
+
+class Stream:
+    """Tokens as they come: iterate, stop whenever you like; ``ids``, ``text`` and ``result()`` hold what has come.
+
+    >>> from labkit.load import load_gpt2
+    >>> tokens = stream(load_gpt2(), "The", tokens=3)
+    >>> "".join(token.text for token in tokens) == tokens.result().text
+    True
+    """
+
+    def __init__(
+        self,
+        run: Continuation,
+        prompt_ids: Sequence[Sequence[int]],
+        sourced: Sourced,
+        tokenizer: Tokenizer | None,
+        notes: Sequence[str],
+    ) -> None:
+        self._run = run
+        self._prompts = [tuple(ids) for ids in prompt_ids]
+        self._sourced = sourced
+        self._tokenizer = tokenizer
+        self._notes = tuple(notes)
+        stop = sourced.settings.stop
+        self._feeds = [TextFeed(tokenizer, stop=stop) for _ in prompt_ids] if tokenizer is not None else []
+        self._texts = ["" for _ in prompt_ids]
+        self._ids: list[list[int]] = [[] for _ in prompt_ids]
+        self._reasons: list[str] = ["tokens" for _ in prompt_ids]
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Token]:
+        """The tokens of the only row."""
+        for grown in self.steps():
+            yield grown[0]
+
+    def steps(self) -> Iterator[dict[int, Token]]:
+        """Row number -> its new token, for every row that still runs."""
+        while True:
+            began = time.perf_counter()
+            grown = self._run.advance()
+            if not grown:
+                break
+            tokens = {number: Token(id=token, text=self._take(number, token)) for number, token in grown.items()}
+            self.seconds += time.perf_counter() - began
+            yield tokens
+
+    def result(self) -> Generation:
+        """What has come so far of the only row, as a record."""
+        return self.results()[0]
+
+    def results(self) -> tuple[Generation, ...]:
+        """What has come so far, a record a row."""
+        return tuple(self._result(number) for number in range(len(self._prompts)))
+
+    @property
+    def sourced(self) -> Sourced:
+        """The settings in use, and where each came from."""
+        return self._sourced
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the text should know of how it was made."""
+        return (*self._notes, *self._run.notes)
+
+    def _take(self, number: int, token: int) -> str:
+        self._ids[number].append(token)
+        settings = self._sourced.settings
+        new = len(self._ids[number])
+        ended = number not in self._run.running
+        if ended:
+            self._reasons[number] = f"stop id {token}"
+        text = ""
+        if self._feeds:
+            feed = self._feeds[number]
+            if not (ended and token in settings.stop_ids):
+                text = feed.add(token, may_stop=new >= settings.min_tokens)
+            if feed.found is not None:
+                self._run.stop(number)
+                self._reasons[number] = f"stop string {feed.found!r}"
+            if number not in self._run.running or new == settings.tokens:
+                text += feed.close()
+        self._texts[number] += text
+        return text
+
+    def _result(self, number: int) -> Generation:
+        tokenizer, prompt = self._tokenizer, self._prompts[number]
+        return Generation(
+            prompt=tokenizer.decode(prompt) if tokenizer is not None else None,
+            prompt_ids=prompt,
+            text=self._texts[number] if tokenizer is not None else None,
+            ids=tuple(self._ids[number]),
+            stopped_by=self._reasons[number],
+            settings=self._sourced.settings,
+            origins=dict(self._sourced.origins),
+            seed=self._run.seed,
+            seconds=self.seconds,
+            notes=self.notes,
+        )
+
+
+def generate(model: GPT2, prompt: Prompt, **options: Unpack[Options]) -> Generation:
+    """The continuation of one prompt, text or ids, by up to ``tokens`` (20) new tokens; ``Options`` lists the rest.
+
+    Raises ``OutOfRangeError`` where the text would pass n_positions, ``ArgumentError`` for an option out of range or an
+    empty prompt, ``NonFiniteError`` naming the first stage with a NaN or an infinity, ``VocabularyError``.
+
+    >>> from labkit.load import load_gpt2
+    >>> result = generate(load_gpt2(), "The", tokens=5)
+    >>> len(result.ids), result.stopped_by
+    (5, 'tokens')
+    """
+    return generate_batch(model, [prompt], **options)[0]
+
+
+def generate_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Options]) -> tuple[Generation, ...]:
+    """The continuation of each prompt, in shared passes; with ``seed``, row i draws as if alone with seed + i.
+
+    >>> from labkit.load import load_gpt2
+    >>> [len(each.ids) for each in generate_batch(load_gpt2(), ["The", "It is a truth"], tokens=4)]
+    [4, 4]
+    """
+    run = stream_batch(model, prompts, **options)
+    for _ in run.steps():
+        pass
+    return run.results()
+
+
+def stream(model: GPT2, prompt: Prompt, **options: Unpack[Options]) -> Stream:
+    """As ``generate``, token by token; a break at any point loses nothing and leaves the model as it was."""
+    return stream_batch(model, [prompt], **options)
+
+
+def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Stream:
+    """As ``generate_batch``, step by step: iterate over ``.steps()``."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise UnknownNameError.near("option", name, Options.__annotations__)
+    folder = checkpoint_folder(model)
+    given = {name: options.get(name) for name in option_names()}
+    given |= {name: as_tuple(given[name]) for name in ("stop", "stop_ids")}
+    sourced = resolve(given, folder=folder)
+    tokenizer = options.get("tokenizer")
+    notes: list[str] = []
+    needed = bool(sourced.settings.stop) or any(isinstance(prompt, str) for prompt in prompts)
+    if tokenizer is None:
+        tokenizer, notes = find_tokenizer(model, folder, needed=needed)
+    ids = [_ids(prompt, tokenizer) for prompt in prompts]
+    run = Continuation(
+        model, ids, sourced.settings, cached=options.get("cache", True), window=options.get("window", "refuse")
+    )
+    return Stream(run, ids, sourced, tokenizer, notes)
+
+
+def checkpoint_folder(model: GPT2) -> Path | None:
+    """The folder that the model was loaded from, if it was."""
+    folder = getattr(model.load_report, "folder", None)
+    return None if folder is None else Path(folder)
+
+
+def find_tokenizer(model: GPT2, folder: Path | None, *, needed: bool) -> tuple[Tokenizer | None, list[str]]:
+    """The tokenizer beside the checkpoint; GPT-2's own, with a note, where none is there and the sizes agree."""
+    if folder is not None and any((folder / name).exists() for name in ("tokenizer.json", "vocab.json")):
+        return Tokenizer.from_folder(folder), []
+    if model.config.vocab_size == GPT2_VOCABULARY:
+        try:
+            return Tokenizer.gpt2(), ["there is no tokenizer beside the checkpoint: GPT-2's own vocabulary is used"]
+        except MissingFileError:
+            if needed:
+                raise
+    if needed:
+        raise ArgumentError(
+            "a text needs a tokenizer, and none is beside the checkpoint",
+            where=folder or "model",
+            fix="pass tokenizer=, or give the prompt as ids",
+        )
+    return None, []
+
+
+def _ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[int]:
+    if isinstance(prompt, str):
+        assert tokenizer is not None
+        return tokenizer.encode(prompt)
+    values = prompt.tolist() if isinstance(prompt, Tensor | np.ndarray) else prompt
+    if not isinstance(values, Sequence) or not all(
+        isinstance(each, int) and not isinstance(each, bool) for each in values
+    ):
+        raise ArgumentTypeError("a prompt is a text or a row of ids", where="prompt", got=type(prompt).__name__)
+    return list(values)
