@@ -30,8 +30,8 @@ class TensorRow:
 
     name: str  # as the file has it
     shard: str  # file name
-    begin: int  # absolute byte offsets in the shard
-    end: int
+    begin: int | None  # absolute byte offsets in the shard; None in a pickle, which has no plain ranges
+    end: int | None
     dtype: str  # the file's code, such as F32
     shape: tuple[int, ...]
     use: Use
@@ -39,11 +39,6 @@ class TensorRow:
     transposed: bool  # stored [out, in], turned to [in, out]
     reason: str  # why it was left, or what had to be done to it; empty where nothing was
     statistics: Statistics | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in the file."""
-        return self.end - self.begin
 
     @property
     def numel(self) -> int:
