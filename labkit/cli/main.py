@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import generate, storage, tokenizer, verify
+from labkit.cli import checkpoint, generate, storage, tokenizer, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 storage.register(app)
+checkpoint.register(app)
 tokenizer.register(app)
 verify.register(app)
 generate.register(app)
