@@ -3,7 +3,10 @@
 In: a byte. Out: its stand-in, one printable character. Mirrors ``bytes_to_unicode`` of GPT-2's encoder.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
 
 from labkit.errors import VocabularyError
 
@@ -15,8 +18,9 @@ SYMBOL_OF_BYTE: tuple[str, ...] = tuple(
 )
 BYTE_OF_SYMBOL: dict[str, int] = {symbol: byte for byte, symbol in enumerate(SYMBOL_OF_BYTE)}
 
-_TO_BYTE = {ord(symbol): byte for symbol, byte in BYTE_OF_SYMBOL.items()}
-_SEPARATOR = "\uffff"  # a noncharacter: no symbol, and no latin-1 character either
+_NO_BYTE = 0xFFFF
+_TO_BYTE = np.full(0x10000, _NO_BYTE, np.uint16)  # [code unit]
+_TO_BYTE[[ord(symbol) for symbol in SYMBOL_OF_BYTE]] = np.arange(256)
 
 
 def to_symbols(data: bytes) -> str:
@@ -46,18 +50,15 @@ def from_symbols(name: str) -> bytes:
         ) from None
 
 
-def many_from_symbols(names: Iterable[str]) -> list[bytes]:
+def many_from_symbols(names: Sequence[str]) -> list[bytes]:
     """As ``from_symbols`` for a whole vocabulary, in one pass.
 
     >>> many_from_symbols(["Ġt", "he"])
     [b' t', b'he']
     """
-    every = list(names)
-    joined = _SEPARATOR.join(every).translate(_TO_BYTE)
-    try:
-        raw = [part.encode("latin-1") for part in joined.split(_SEPARATOR)] if every else []
-    except UnicodeEncodeError:
-        raw = []
-    if len(raw) != len(every):  # some name holds a foreign character: the slow way names it
-        return [from_symbols(name) for name in every]
-    return raw
+    joined = "".join(names)
+    units = _TO_BYTE[np.frombuffer(joined.encode("utf-16-le", "surrogatepass"), np.uint16)]  # [code unit]
+    if units.max(initial=0) == _NO_BYTE:  # some name holds a foreign character: the slow way names it
+        return [from_symbols(name) for name in names]
+    data = units.astype(np.uint8).tobytes()
+    return [data[start:end] for start, end in pairwise(accumulate(map(len, names), initial=0))]

@@ -8,8 +8,9 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
+from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from labkit.errors import FileAccessError, MissingFileError, VocabularyError
 from labkit.tokenizer.tokenizer_json import parse_tokenizer_json
@@ -58,7 +59,7 @@ def parse_merges(text: str, where: str) -> tuple[Merges, list[str]]:
     may be blank; both are noted. Raises VocabularyError with the line's number for a line that is not a pair.
 
     >>> merges, notes = parse_merges("#version: 0.2\\nĠ t\\n\\n# #\\n", "merges.txt")
-    >>> merges.left, merges.right, merges.lines, notes
+    >>> merges.left, merges.right, list(merges.lines), notes
     (['Ġ', '#'], ['t', '#'], [2, 4], ['merges.txt: blank line 3 was skipped'])
     """
     notes = []
@@ -70,27 +71,29 @@ def parse_merges(text: str, where: str) -> tuple[Merges, list[str]]:
     if rows[-1] == "":
         rows.pop()
     first = 1 if rows and rows[0].startswith("#version") else 0
-    left, right, lines = [], [], []
-    blank: list[int] = []
-    for number, row in enumerate(rows[first:], first + 1):
-        a, _space, b = row.partition(" ")
-        if a and b and " " not in b:
-            left.append(a)
-            right.append(b)
-            lines.append(number)
-        elif not row.strip():
-            blank.append(number)
-        else:
-            raise VocabularyError(
-                "is not a pair",
-                where=f"{where}, line {number}",
-                expected="two symbols with one space between",
-                got=repr(row),
-            )
+    lines: Sequence[int] = range(first + 1, len(rows) + 1)
+    rows = rows[first:]
+    blank = [line for line, row in zip(lines, rows, strict=True) if not row.strip()]
     if blank:
         many = f"blank line {blank[0]} was" if len(blank) == 1 else f"{len(blank)} blank lines, first {blank[0]}, were"
         notes.append(f"{name}: {many} skipped")
+        lines = [line for line, row in zip(lines, rows, strict=True) if row.strip()]
+        rows = [row for row in rows if row.strip()]
+    symbols = " ".join(rows).split(" ") if rows else []  # a list a row would wake the garbage collector too often
+    left, right = symbols[::2], symbols[1::2]
+    lengths = list(map(add, map(len, left), map(len, right)))
+    if lengths != [len(row) - 1 for row in rows] or "" in left or "" in right:
+        _refuse_line(rows, lines, where)
     return Merges(left, right, lines, where), notes
+
+
+def _refuse_line(rows: list[str], lines: Sequence[int], where: str) -> NoReturn:
+    for row, line in zip(rows, lines, strict=True):
+        pair = row.split(" ")
+        if len(pair) != 2 or not all(pair):
+            rule = "two symbols with one space between"
+            raise VocabularyError("is not a pair", where=f"{where}, line {line}", expected=rule, got=repr(row))
+    raise AssertionError("some line was found not to be a pair")
 
 
 def parse_json_object(text: str, where: str) -> dict[str, Any]:
@@ -121,9 +124,12 @@ def read_pair(vocab: Path, merges: Path, *, added: Iterable[AddedToken] = ()) ->
     """The vocabulary of two files."""
     vocab_text, notes = read_text(vocab)
     merges_text, more = read_text(merges)
+    released = hashlib.sha256(merges_text.encode("utf-8")).hexdigest() == GPT2_FILES["vocab.bpe"]
     names = parse_json_object(vocab_text, str(vocab))
     pairs, yet_more = parse_merges(merges_text, str(merges))
-    return build_vocabulary(names, pairs, added=added, where=vocab.name, notes=[*notes, *more, *yet_more])
+    return build_vocabulary(
+        names, pairs, added=added, where=vocab.name, notes=[*notes, *more, *yet_more], released=released
+    )
 
 
 def read_folder(folder: Path) -> Vocabulary:

@@ -6,20 +6,29 @@ In: text or bytes. Out: ids, or the records that show how they came about; and b
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from labkit.errors import ArgumentTypeError, TextError, VocabularyError
 from labkit.tokenizer.alphabet import SYMBOL_OF_BYTE, to_symbols
+from labkit.tokenizer.bulk import BulkEncoder
 from labkit.tokenizer.decode import DecodeErrors, IncrementalDecoder, bytes_to_text, check_id, join_tokens
 from labkit.tokenizer.explain import explain_text
 from labkit.tokenizer.files import find_gpt2, read_folder, read_pair
-from labkit.tokenizer.merge import merge, merge_steps
+from labkit.tokenizer.giants import merge_piece
+from labkit.tokenizer.merge import merge_steps
+from labkit.tokenizer.pairs import PairTable
 from labkit.tokenizer.records import Encoding, MergeStep, Piece
+from labkit.tokenizer.short import ShortEncoder
 from labkit.tokenizer.specials import SpecialTokens, find_special
-from labkit.tokenizer.split import split, split_text
+from labkit.tokenizer.split import split
 from labkit.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Surrogates = Literal["error", "replace"]
+Ids = npt.NDArray[np.unsignedinteger]
+SHORT: Final = 4000  # characters; below, a dictionary of pieces is faster than whole arrays
 MISSING_BYTES_FIX = 'train with all 256 bytes in the alphabet, or load with missing_bytes="allow"'
 
 
@@ -35,7 +44,6 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._bytes_of = {token: data for token, data in enumerate(vocabulary.tokens) if data is not None}
 
     @classmethod
     def gpt2(cls, folder: str | Path | None = None) -> Self:
@@ -108,6 +116,30 @@ class Tokenizer:
                 ids.append(stretch.token.id)
         return ids
 
+    def encode_array(
+        self, text: str, *, special_tokens: SpecialTokens = "plain", surrogates: Surrogates = "error"
+    ) -> Ids:
+        """As ``encode``, as an array: uint16 where every id fits, else uint32; the fast way for long texts.
+
+        >>> Tokenizer.gpt2().encode_array("Hello, world!")
+        array([15496,    11,   995,     0], dtype=uint16)
+        """
+        text = self._checked(text, surrogates)
+        if special_tokens == "plain":
+            return self._bulk.encode(text)
+        parts = [
+            self._bulk.encode(text[stretch.start : stretch.end])
+            if stretch.token is None
+            else np.array([stretch.token.id], self.id_dtype)
+            for stretch in find_special(text, self.vocabulary.added, special_tokens)
+        ]
+        return np.concatenate([np.zeros(0, self.id_dtype), *parts])
+
+    @property
+    def id_dtype(self) -> npt.DTypeLike:
+        """The smaller of uint16 and uint32 that holds every id."""
+        return self.vocabulary.dtype
+
     def decode(self, ids: Iterable[int], errors: DecodeErrors = "replace") -> str:
         """The text of some ids; bytes that are no UTF-8 are treated as ``errors`` says.
 
@@ -152,7 +184,7 @@ class Tokenizer:
 
     def encode_piece(self, piece: str | bytes) -> list[int]:
         """The ids of one piece, taken as it is, without splitting."""
-        return merge(self._checked_piece(piece), self.vocabulary)
+        return merge_piece(self._checked_piece(piece), self._pairs)
 
     def merge_steps(self, piece: str | bytes) -> Iterator[MergeStep]:
         """The merges of one piece, in order; the piece is taken as it is, without splitting."""
@@ -170,11 +202,30 @@ class Tokenizer:
         return explain_text(self._checked(text, surrogates), self.vocabulary, special_tokens)
 
     @cached_property
+    def _bytes_of(self) -> dict[int, bytes]:
+        return {token: data for token, data in enumerate(self.vocabulary.tokens) if data is not None}
+
+    @cached_property
     def _added_names(self) -> Mapping[int, str]:
         return {token.id: token.content for token in self.vocabulary.added}
 
+    @cached_property
+    def _pairs(self) -> PairTable:
+        return PairTable(self.vocabulary)
+
+    @cached_property
+    def _short(self) -> ShortEncoder:
+        return ShortEncoder(self._pairs)
+
+    @cached_property
+    def _bulk(self) -> BulkEncoder:
+        return BulkEncoder(self._pairs)
+
     def _encode_plain(self, text: str) -> list[int]:
-        return [token for piece in split_text(text) for token in merge(piece.encode("utf-8"), self.vocabulary)]
+        if len(text) < SHORT:
+            return self._short.encode(text)
+        ids: list[int] = self._bulk.encode(text).tolist()
+        return ids
 
     def _checked(self, text: object, surrogates: Surrogates) -> str:
         """The text, fit to be encoded."""

@@ -6,9 +6,14 @@ In: names with their ids and an ordered list of merges, as files.py reads them. 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import add
+
+import numpy as np
+import numpy.typing as npt
 
 from labkit.errors import VocabularyError
-from labkit.tokenizer.alphabet import SYMBOL_OF_BYTE, from_symbols, many_from_symbols
+from labkit.tokenizer.alphabet import BYTE_OF_SYMBOL, SYMBOL_OF_BYTE, from_symbols, many_from_symbols
 
 ID_BITS = 20  # an id fits beside another in one key, and beside a count and an offset in one table slot
 MAXIMUM_ID = (1 << ID_BITS) - 1
@@ -41,29 +46,39 @@ class Merges:
         return f"{self.where}, line {self.lines[rank]}" if self.lines is not None else f"{self.where}, merge {rank}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """Ids to bytes, and pairs of ids to ranks.
 
     ``tokens[id]`` are the token's bytes (None where no token has the id), ``byte_ids[byte]`` the id of a single byte
     (-1 where there is none), ``rank_of[pair_key(left, right)]`` the rank of a merge, and ``left``, ``right``, ``made``
-    give the ids that the merge of a rank joins and makes.
+    give the ids that the merge of a rank joins and makes. ``released`` says that the merges are GPT-2's own, of which
+    it is known that every token's bytes encode to that token.
     """
 
     tokens: Sequence[bytes | None]
     byte_ids: tuple[int, ...]
-    rank_of: Mapping[int, int]
     left: Sequence[int]
     right: Sequence[int]
     made: Sequence[int]
     lines: Sequence[int] | None
     added: tuple[AddedToken, ...]
     notes: tuple[str, ...]
+    released: bool = False
+
+    @cached_property
+    def rank_of(self) -> Mapping[int, int]:
+        return dict(zip(pair_keys(self.left, self.right).tolist(), range(len(self.made)), strict=True))
 
     @property
     def size(self) -> int:
         """The number of rows an embedding needs: the highest id and one."""
         return len(self.tokens)
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """The smaller of uint16 and uint32 that holds every id."""
+        return np.uint16 if self.size <= 1 << 16 else np.uint32
 
     def missing_bytes(self) -> tuple[int, ...]:
         return tuple(byte for byte, token in enumerate(self.byte_ids) if token < 0)
@@ -78,6 +93,11 @@ def pair_key(left: int, right: int) -> int:
     return left << ID_BITS | right
 
 
+def pair_keys(left: Sequence[int], right: Sequence[int]) -> npt.NDArray[np.int64]:
+    """As ``pair_key`` for whole lists."""
+    return np.array(left, np.int64) << ID_BITS | np.array(right, np.int64)  # [rank]
+
+
 def build_vocabulary(
     names: Mapping[str, int],
     merges: Merges,
@@ -85,6 +105,7 @@ def build_vocabulary(
     added: Iterable[AddedToken] = (),
     where: str = "vocab.json",
     notes: Iterable[str] = (),
+    released: bool = False,
 ) -> Vocabulary:
     """Check names and merges against each other, and turn names into bytes.
 
@@ -96,10 +117,9 @@ def build_vocabulary(
     extra = tuple(added)
     _check_ids(names, where)
     left, right, made = _merge_ids(names, merges, where)
-    keys = [a << ID_BITS | b for a, b in zip(left, right, strict=True)]
-    rank_of = dict(zip(keys, range(len(keys)), strict=True))
-    if len(rank_of) != len(keys):
-        _refuse_repeated_pair(keys, merges)
+    keys = pair_keys(left, right)  # [rank]
+    if np.any(np.diff(np.sort(keys)) == 0):
+        _refuse_repeated_pair(keys.tolist(), merges)
     listed = {token.content for token in extra}
     loose = _loose_names(names, made, listed)
     marked = [AddedToken(name, names[name]) for name in loose if _MARKED.fullmatch(name)]
@@ -112,31 +132,38 @@ def build_vocabulary(
     if gaps:
         said.append(f"{where}: {gaps} ids below {len(tokens)} have no token, the first is {tokens.index(None)}")
     byte_ids = tuple(names.get(symbol, -1) for symbol in SYMBOL_OF_BYTE)
-    return Vocabulary(tokens, byte_ids, rank_of, left, right, made, merges.lines, extra, tuple(said))
+    return Vocabulary(tokens, byte_ids, left, right, made, merges.lines, extra, tuple(said), released)
 
 
 def _check_ids(names: Mapping[str, int], where: str) -> None:
     if not names:
         raise VocabularyError("holds no token", where=where, expected="names with their ids")
+    values = names.values()
+    if (
+        set(map(type, values)) == {int}
+        and min(values) >= 0
+        and max(values) <= MAXIMUM_ID
+        and len(set(values)) == len(names)
+    ):
+        return
     for name, token in names.items():
         if type(token) is not int or not 0 <= token <= MAXIMUM_ID:
             limits = f"a whole number from 0 to {MAXIMUM_ID}"
             raise VocabularyError(
                 f"the id of token {name!r} is unusable", where=where, expected=limits, got=repr(token)
             )
-    if len(set(names.values())) != len(names):
-        owner: dict[int, str] = {}
-        for name, token in names.items():
-            if token in owner:
-                raise VocabularyError(f"tokens {owner[token]!r} and {name!r} both have id {token}", where=where)
-            owner[token] = name
+    owner: dict[int, str] = {}
+    for name, token in names.items():
+        if token in owner:
+            raise VocabularyError(f"tokens {owner[token]!r} and {name!r} both have id {token}", where=where)
+        owner[token] = name
 
 
 def _merge_ids(names: Mapping[str, int], merges: Merges, where: str) -> tuple[list[int], list[int], list[int]]:
     try:
-        left = [names[symbol] for symbol in merges.left]
-        right = [names[symbol] for symbol in merges.right]
-        made = [names[a + b] for a, b in zip(merges.left, merges.right, strict=True)]
+        left = list(map(names.__getitem__, merges.left))
+        right = list(map(names.__getitem__, merges.right))
+        made = list(map(names.__getitem__, map(add, merges.left, merges.right)))
     except KeyError:
         for rank, (a, b) in enumerate(zip(merges.left, merges.right, strict=True)):
             for symbol in (a, b):
@@ -164,18 +191,20 @@ def _refuse_repeated_pair(keys: Sequence[int], merges: Merges) -> None:
 
 def _loose_names(names: Mapping[str, int], made: Sequence[int], listed: set[str]) -> list[str]:
     """Names that are neither a byte, nor made by a merge, nor listed as added."""
-    known = set(made)
-    bytes_ = set(SYMBOL_OF_BYTE)
-    return [name for name, token in names.items() if token not in known and name not in bytes_ and name not in listed]
+    known = bytearray(MAXIMUM_ID + 1)
+    for token in made:
+        known[token] = True
+    loose = [name for name, token in names.items() if not known[token]]
+    return [name for name in loose if name not in BYTE_OF_SYMBOL and name not in listed]
 
 
 def _token_bytes(names: Mapping[str, int], added: Sequence[AddedToken], where: str) -> list[bytes | None]:
     special = {token.content: token.id for token in added}
     plain = [name for name in names if name not in special]
-    tokens: list[bytes | None] = [None] * (max(max(names.values()), *special.values(), 0) + 1)
+    tokens: list[bytes | None] = [None] * (max(*names.values(), *special.values()) + 1)
     try:
-        for name, data in zip(plain, many_from_symbols(plain), strict=True):
-            tokens[names[name]] = data
+        for token, data in zip(map(names.__getitem__, plain), many_from_symbols(plain), strict=True):
+            tokens[token] = data
     except VocabularyError as error:
         raise VocabularyError(error.what, where=where, expected=error.expected) from None
     for name, token in special.items():
