@@ -35,8 +35,8 @@ def info(path: Where, *, json: Json = None) -> None:
 def read_headers(path: str) -> "tuple[list[Header], tuple[str, ...]]":
     """The headers of a file, or of every shard of a snapshot folder, without torch."""
     from labkit.storage.header import read_header
+    from labkit.storage.places import is_address
     from labkit.storage.shards import read_snapshot_headers
 
-    if Path(path).is_dir():
-        return read_snapshot_headers(Path(path))
-    return [read_header(path)], ()
+    is_file = path.endswith(".safetensors") if is_address(path) else not Path(path).is_dir()
+    return ([read_header(path)], ()) if is_file else read_snapshot_headers(path)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from labkit.storage.header import Header as Header
     from labkit.storage.header import read_header as read_header
     from labkit.storage.rules import RULES as RULES
+    from labkit.storage.sharding import save_snapshot as save_snapshot
     from labkit.storage.snapshot import Snapshot as Snapshot
     from labkit.storage.snapshot import open_snapshot as open_snapshot
     from labkit.storage.widening import to_float32 as to_float32
@@ -39,6 +40,7 @@ _HOMES = {
     "open_snapshot": "snapshot",
     "read_header": "header",
     "save_safetensors": "writer",
+    "save_snapshot": "sharding",
     "to_float32": "widening",
     "widen": "widening",
 }

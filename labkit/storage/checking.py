@@ -14,6 +14,7 @@ from labkit.storage.dtypes import DTYPES
 from labkit.storage.exact import read_exactly, shown
 from labkit.storage.header import PREFIX_NBYTES, Header, header_of, read_text
 from labkit.storage.index import SINGLE_NAME, framework_defects, index_defects
+from labkit.storage.places import LocalFolder
 from labkit.storage.shards import choose_index, shard_missing
 from labkit.storage.sources import ByteSource, LocalFile, read_bytes
 
@@ -63,7 +64,7 @@ def check_path(path: str | os.PathLike[str]) -> Check:
 
 def _check_snapshot(folder: Path) -> Check:
     try:
-        index = choose_index(folder)
+        index = choose_index(LocalFolder(folder))
     except FormatError as error:
         return Check((), (error,), ())
     if index is None:
@@ -75,7 +76,7 @@ def _check_snapshot(folder: Path) -> Check:
     defects: list[FormatError] = []
     for shard in index.shards:
         try:
-            with shard_missing(folder / shard, index):
+            with shard_missing(str(folder / shard), shard, index):
                 check, header = _check_file(folder / shard)
         except FormatError as error:
             defects.append(error)

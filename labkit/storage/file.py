@@ -20,6 +20,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError, Out
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.exact import shown
 from labkit.storage.header import Entry, Header, Order, header_of
+from labkit.storage.places import open_source
 from labkit.storage.sources import ByteSource, LocalFile
 from labkit.storage.widening import Widened, torch_dtype, widen_bytes
 
@@ -39,10 +40,11 @@ class StorageWarning(UserWarning):
 
 
 def open_safetensors(path: str | os.PathLike[str], *, mode: Mode = "mapped") -> "SafetensorsFile":
-    """Open the file at ``path`` and check its header; tensors are read when they are asked for.
+    """Open the file at ``path`` (or at an address) and check its header; tensors are read when they are asked for.
 
     ``mapped``: tensors are views of private pages of the file; writing to one never reaches the file. ``copy``: each
-    tensor is read into its own memory, so that a file truncated underneath gives an error instead of a signal.
+    tensor is read into its own memory, so that a file truncated underneath gives an error instead of a signal. A file
+    at an address (``https://``, ``s3://``, ``hf://`` …) is always copied, one range request a tensor.
 
     >>> import labkit.storage, tempfile; path = Path(tempfile.mkdtemp()) / "two.safetensors"
     >>> labkit.storage.save_safetensors({"a": torch.arange(3), "b": torch.ones(2, 2)}, path)
@@ -54,7 +56,7 @@ def open_safetensors(path: str | os.PathLike[str], *, mode: Mode = "mapped") -> 
     """
     if mode not in ("mapped", "copy"):
         raise ArgumentError("no such mode", where=path, expected="'mapped' or 'copy'", got=repr(mode))
-    source = LocalFile(path)
+    source = open_source(path)
     try:
         return SafetensorsFile(source, mode=mode)
     except BaseException:
@@ -91,6 +93,8 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
                 self._map = _map_privately(source)
             except (OSError, ValueError) as error:
                 self.notes = (f"the system refused to map the file ({error}), so tensors are copied",)
+        elif mode == "mapped":
+            self.notes = ("a remote file cannot be mapped, so each tensor is fetched when it is asked for",)
         self.mode: Mode = "copy" if self._map is None else "mapped"
 
     @property
@@ -105,7 +109,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
 
     def __getitem__(self, name: str) -> "Tensor":
         entry = self.header.entry(name)
-        return self._tensor(entry, entry.begin, torch_shape(entry, self.path))
+        return self._tensor(entry, entry.begin, torch_shape(entry, self.header.name))
 
     def __contains__(self, name: object) -> bool:
         return name in self.header.entries
@@ -118,7 +122,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
 
     def __repr__(self) -> str:
         state = "closed" if self._source is None else self.mode
-        return f"SafetensorsFile({str(self.path)!r}, {len(self)} tensors, {state})"
+        return f"SafetensorsFile({self.header.name!r}, {len(self)} tensors, {state})"
 
     def names(self, *, order: Order = "offset") -> list[str]:
         """Every tensor's name, in the order of the bytes, of the names, or of the header's text."""
@@ -130,29 +134,29 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
         if first < 0 or count < 0 or first + count > entry.numel:
             raise OutOfRangeError(
                 "the slice leaves the tensor",
-                where=f"{self.path}, tensor {shown(name)}",
+                where=f"{self.header.name}, tensor {shown(name)}",
                 expected=f"0 <= first, first + count <= {entry.numel}",
                 got=f"first {first}, count {count}",
             )
-        part = Entry(name, entry.dtype, (count,), *_bit_range(entry, first, count, self.path))
-        return self._tensor(part, part.begin, torch_shape(part, self.path))
+        part = Entry(name, entry.dtype, (count,), *_bit_range(entry, first, count, self.header.name))
+        return self._tensor(part, part.begin, torch_shape(part, self.header.name))
 
     def rows(self, name: str, start: int, stop: int) -> "Tensor":
         """Rows ``start`` to ``stop`` (not included) of the first axis; only their bytes are read."""
         entry = self.header.entry(name)
         if not entry.shape:
-            raise ArgumentError("a scalar has no rows", where=f"{self.path}, tensor {shown(name)}")
+            raise ArgumentError("a scalar has no rows", where=f"{self.header.name}, tensor {shown(name)}")
         if not 0 <= start <= stop <= entry.shape[0]:
             raise OutOfRangeError(
                 "the rows leave the tensor",
-                where=f"{self.path}, tensor {shown(name)}",
+                where=f"{self.header.name}, tensor {shown(name)}",
                 expected=f"0 <= start <= stop <= {entry.shape[0]}",
                 got=f"{start}:{stop}",
             )
         width = entry.numel // entry.shape[0] if entry.shape[0] else 0
-        begin, end = _bit_range(entry, start * width, (stop - start) * width, self.path)
+        begin, end = _bit_range(entry, start * width, (stop - start) * width, self.header.name)
         part = Entry(name, entry.dtype, (stop - start, *entry.shape[1:]), begin, end)
-        return self._tensor(part, begin, torch_shape(part, self.path))
+        return self._tensor(part, begin, torch_shape(part, self.header.name))
 
     def bytes(self, name: str) -> bytes:
         """The tensor's bytes as they stand in the file."""
@@ -173,7 +177,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
             return widen_bytes(self._raw(entry.begin, entry.nbytes), entry.dtype, entry.shape)
         except ArgumentTypeError as error:
             raise ArgumentTypeError(
-                error.what, where=f"{self.path}, tensor {shown(name)}", got=entry.dtype, fix=error.fix
+                error.what, where=f"{self.header.name}, tensor {shown(name)}", got=entry.dtype, fix=error.fix
             ) from None
 
     def numpy(self, name: str) -> "np.ndarray[Any, Any]":
@@ -181,7 +185,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
         from labkit.storage.arrays import numpy_array
 
         entry = self.header.entry(name)
-        where = f"{self.path}, tensor {shown(name)}"
+        where = f"{self.header.name}, tensor {shown(name)}"
         return numpy_array(self._raw(entry.begin, entry.nbytes).numpy(), entry, where)
 
     def close(self) -> None:
@@ -206,7 +210,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
             return torch.empty(shape, dtype=dtype)
         raw = self._raw(begin, entry.nbytes)  # [nbytes]
         if entry.dtype == "BOOL":
-            raw = _sound_bools(raw, f"{self.path}, tensor {shown(entry.name)}")
+            raw = _sound_bools(raw, f"{self.header.name}, tensor {shown(entry.name)}")
         return raw.view(dtype).reshape(shape)
 
     def _raw(self, begin: int, nbytes: int) -> "Tensor":
@@ -223,17 +227,17 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
 
     def _open_source(self) -> ByteSource:
         if self._source is None:
-            raise FileAccessError("the reader is closed", where=self.path, fix="open it again")
+            raise FileAccessError("the reader is closed", where=self.header.name, fix="open it again")
         if isinstance(self._source, LocalFile):
             self._source.require_unchanged()
         return self._source
 
 
-def torch_shape(entry: Entry, path: Path) -> tuple[int, ...]:
+def torch_shape(entry: Entry, where: str) -> tuple[int, ...]:
     """The shape as torch has it: two F4 share one element, and torch has no 6-bit type at all."""
     if not DTYPES[entry.dtype].packed:
         return entry.shape
-    where = f"{path}, tensor {shown(entry.name)}"
+    where = f"{where}, tensor {shown(entry.name)}"
     fix = "take .float32(name) for its values, or .bytes(name)"
     if DTYPES[entry.dtype].torch is None:
         raise ArgumentTypeError("torch has no such type", where=where, got=entry.dtype, fix=fix)
@@ -243,14 +247,14 @@ def torch_shape(entry: Entry, path: Path) -> tuple[int, ...]:
     return (*entry.shape[:-1], entry.shape[-1] // 2)
 
 
-def _bit_range(entry: Entry, first: int, count: int, path: Path) -> tuple[int, int]:
+def _bit_range(entry: Entry, first: int, count: int, where: str) -> tuple[int, int]:
     """[begin, end) in the data section of ``count`` elements; packed ones must start and end on whole bytes."""
     bits = DTYPES[entry.dtype].bits
     begin, end = first * bits, (first + count) * bits
     if begin % 8 or end % 8:
         raise ArgumentError(
             "the slice does not start and end on whole bytes",
-            where=f"{path}, tensor {shown(entry.name)}",
+            where=f"{where}, tensor {shown(entry.name)}",
             got=f"elements [{first}, {first + count}) of {bits} bits",
             fix=f"use multiples of {8 // gcd(bits, 8)} elements",
         )

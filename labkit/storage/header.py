@@ -20,8 +20,9 @@ from labkit.errors import FormatError, UnknownNameError
 from labkit.storage.disguises import HEAD_NBYTES, recognise
 from labkit.storage.dtypes import BITS
 from labkit.storage.exact import METADATA, RawEntry, read_exactly
+from labkit.storage.places import open_source
 from labkit.storage.rules import HEADER_CAP_NBYTES, MAX_NUMEL
-from labkit.storage.sources import ByteSource, LocalFile, read_bytes
+from labkit.storage.sources import ByteSource, read_bytes
 
 PREFIX_NBYTES = 8
 """Bytes of the header length in front of the header."""
@@ -86,10 +87,12 @@ class Entries(Mapping[str, Entry]):
 class Header:
     """What the first bytes of a safetensors file say, checked against the whole file's size.
 
-    ``header_nbytes`` is the length in the prefix; data starts at byte ``data_start`` = 8 + ``header_nbytes``.
+    ``header_nbytes`` is the length in the prefix; data starts at byte ``data_start`` = 8 + ``header_nbytes``. ``name`` is
+    the path or address as it was given, for messages.
     """
 
     path: Path
+    name: str
     header_nbytes: int
     data_start: int
     file_nbytes: int
@@ -106,7 +109,7 @@ class Header:
         try:
             return self.entries[name]
         except KeyError:
-            raise UnknownNameError.near("tensor", name, self.entries, where=self.path) from None
+            raise UnknownNameError.near("tensor", name, self.entries, where=self.name) from None
 
     def span(self, name: str) -> tuple[int, int]:
         """The tensor's [begin, end) as bytes of the file."""
@@ -135,7 +138,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Read and check the header of the file at ``path``; no tensor is touched and torch is not imported.
+    """Read and check the header of the file at ``path`` (or at an address); no tensor is touched, torch not imported.
 
     >>> import tempfile; path = Path(tempfile.mkdtemp()) / "one.safetensors"
     >>> text = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
@@ -147,11 +150,11 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
     Raises ``MissingFileError``, ``FileAccessError`` and, for a broken rule, ``FormatError`` with its ``code``.
     """
-    file = LocalFile(path)
+    source = open_source(path)
     try:
-        return header_of(file)
+        return header_of(source)
     finally:
-        file.close()
+        source.close()
 
 
 def header_of(source: ByteSource) -> Header:
@@ -165,7 +168,7 @@ def header_of(source: ByteSource) -> Header:
         if reading.defects:
             raise _first_or_disguise(reading.defects[0], source)
         parsed = reading.metadata, Entries(reading.entries)
-    return Header(Path(source.name), len(text), data_start, source.nbytes, *parsed)
+    return Header(Path(source.name), source.name, len(text), data_start, source.nbytes, *parsed)
 
 
 def read_text(source: ByteSource) -> bytes:

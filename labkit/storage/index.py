@@ -78,7 +78,7 @@ def index_defects(index: Index, headers: Mapping[str, Header]) -> Iterator[Forma
     for shard, header in headers.items():
         yield from framework_defects(header)
         for name in header.entries:
-            place = f"{header.path}, tensor {shown(name)}"
+            place = f"{header.name}, tensor {shown(name)}"
             if name in holders:
                 got = f"{holders[name]} and {shard}"
                 yield FormatError("shard-duplicate", "the tensor stands in two shards", where=place, got=got)
@@ -116,7 +116,7 @@ def framework_defects(header: Header) -> Iterator[FormatError]:
         yield FormatError(
             "shard-framework",
             "the file's metadata claims another framework's layout",
-            where=header.path,
+            where=header.name,
             expected="format pt",
             got=f"format {framework}",
             fix="use the checkpoint's PyTorch files",

@@ -1,86 +1,84 @@
 """A snapshot folder -> the files that make it up, and their headers, without torch.
 
-In: a folder. Out: its index, or None where one file is the whole checkpoint; or the checked headers of every file.
+In: a folder, here or at an address. Out: its index, or None where one file is the whole checkpoint; or the checked headers
+of every file.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from labkit.errors import FileAccessError, FormatError, MissingFileError
+from labkit.errors import FormatError, MissingFileError
 from labkit.storage.header import Header, read_header
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME, Index, check_framework, check_shards, parse_index
+from labkit.storage.places import Folder, open_folder
 
 INDEX_CAP_NBYTES = 100_000_000
 """Longest index that is read, in bytes; as for a header."""
+PARALLEL_SHARDS = 8
+"""Shards whose headers are read at the same time."""
 Prefer = Literal["index", "single"]
+_Opened = TypeVar("_Opened")
 
 
-def read_snapshot_headers(folder: Path, *, prefer: Prefer | None = None) -> tuple[list[Header], tuple[str, ...]]:
+def read_snapshot_headers(
+    path: str | os.PathLike[str], *, prefer: Prefer | None = None
+) -> tuple[list[Header], tuple[str, ...]]:
     """The headers of every file of a snapshot, checked against its index both ways, and what was odd about it."""
+    folder = open_folder(path)
     index = choose_index(folder, prefer=prefer)
     if index is None:
-        header = read_header(folder / SINGLE_NAME)
+        header = read_header(folder.child(SINGLE_NAME))
         check_framework(header)
         return [header], ()
-    headers: dict[str, Header] = {}
-    for shard in index.shards:
-        with shard_missing(folder / shard, index):
-            headers[shard] = read_header(folder / shard)
+    headers = for_each_shard(folder, index, read_header)
     check_shards(index, headers)
     return list(headers.values()), index.notes
 
 
-def choose_index(folder: Path, *, prefer: Prefer | None = None) -> Index | None:
+def for_each_shard(folder: Folder, index: Index, read: Callable[[str], _Opened]) -> dict[str, _Opened]:
+    """What ``read`` makes of every shard's path, several at a time; shard name -> result."""
+
+    def read_shard(shard: str) -> _Opened:
+        with shard_missing(folder.child(shard), shard, index):
+            return read(folder.child(shard))
+
+    with ThreadPoolExecutor(PARALLEL_SHARDS) as pool:
+        return dict(zip(index.shards, pool.map(read_shard, index.shards), strict=True))
+
+
+def choose_index(folder: Folder, *, prefer: Prefer | None = None) -> Index | None:
     """The folder's index, or None where its single file is to be read."""
-    index_path, single_path = folder / INDEX_NAME, folder / SINGLE_NAME
-    has_single = os.path.lexists(single_path)
-    if not os.path.lexists(index_path):
+    has_single = folder.has(SINGLE_NAME)
+    if not folder.has(INDEX_NAME):
         if not has_single:
-            raise MissingFileError(
-                "no checkpoint here", where=folder, expected=f"{SINGLE_NAME} or {INDEX_NAME}", fix=_hint(folder)
-            )
+            expected = f"{SINGLE_NAME} or {INDEX_NAME}"
+            raise MissingFileError("no checkpoint here", where=folder.name, expected=expected, fix=folder.hint())
         return None
     if has_single and prefer == "single":
         return None
-    index = read_index(index_path)
+    text = folder.read_small(INDEX_NAME, cap_nbytes=INDEX_CAP_NBYTES)
+    index = parse_index(text, folder.child(INDEX_NAME))
     if has_single and prefer is None and SINGLE_NAME not in index.shards:
         raise FormatError(
             "index-and-single",
             f"{SINGLE_NAME} stands beside an index that does not name it",
-            where=folder,
+            where=folder.name,
             got=f"an index of {len(index.shards)} shards, and a single file",
             fix="transformers would load the single file; remove the stale one, or pass prefer='index' or 'single'",
         )
     return index
 
 
-def read_index(path: Path) -> Index:
-    """The index file at ``path``, parsed and checked by itself."""
-    try:
-        nbytes = path.stat().st_size
-        if nbytes > INDEX_CAP_NBYTES:
-            raise FormatError(
-                "index-json",
-                "the index is over the cap",
-                where=path,
-                expected=f"at most {INDEX_CAP_NBYTES} bytes",
-                got=f"{nbytes} bytes",
-            )
-        return parse_index(path.read_bytes(), str(path))
-    except OSError as error:
-        raise FileAccessError(f"cannot read the index: {error.strerror}", where=path) from error
-
-
 @contextmanager
-def shard_missing(path: Path, index: Index) -> Iterator[None]:
+def shard_missing(path: str, shard: str, index: Index) -> Iterator[None]:
     """Tell a missing file as what it is here: a shard that the index promises."""
     try:
         yield
     except MissingFileError as error:
-        count = sum(1 for shard in index.weight_map.values() if shard == path.name or path.match(shard))
+        count = sum(1 for each in index.weight_map.values() if each == shard)
         raise FormatError(
             "shard-missing",
             "the index names a file that is not there",
@@ -88,11 +86,3 @@ def shard_missing(path: Path, index: Index) -> Iterator[None]:
             got=f"{count} of {len(index.weight_map)} tensors would be lost",
             fix="fetch the snapshot again",
         ) from error
-
-
-def _hint(folder: Path) -> str:
-    pickles = sorted(path.name for path in folder.glob("*.bin"))
-    if pickles:
-        return f"{pickles[0]} is a pickle, which can run code when loaded; convert it to safetensors first"
-    others = sorted(path.name for path in folder.glob("*.safetensors"))
-    return f"give one of its files instead: {', '.join(others[:4])}" if others else "check the path"

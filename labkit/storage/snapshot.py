@@ -11,11 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from labkit.errors import MissingFileError, UnknownNameError
+from labkit.errors import UnknownNameError
 from labkit.storage.file import Mode, SafetensorsFile, open_safetensors
 from labkit.storage.header import Entry, Header
 from labkit.storage.index import SINGLE_NAME, check_framework, check_shards
-from labkit.storage.shards import Prefer, choose_index, shard_missing
+from labkit.storage.places import is_address, open_folder
+from labkit.storage.shards import Prefer, choose_index, for_each_shard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,22 +36,21 @@ def open_snapshot(folder: str | os.PathLike[str], *, mode: Mode = "mapped", pref
 
     Raises ``MissingFileError`` where there is no checkpoint, else as ``open_safetensors``.
     """
-    place = Path(folder)
-    if place.is_file():
-        return Snapshot({place.name: open_safetensors(place, mode=mode)}, folder=place.parent)
-    if not place.is_dir():
-        raise MissingFileError("no such folder", where=place, fix="check the path")
+    if Path(folder).is_file() or (is_address(folder) and str(folder).endswith(".safetensors")):
+        return Snapshot({Path(folder).name: open_safetensors(folder, mode=mode)}, folder=Path(folder).parent)
+    place = open_folder(folder)
     index = choose_index(place, prefer=prefer)
     if index is None:
-        return Snapshot({SINGLE_NAME: open_safetensors(place / SINGLE_NAME, mode=mode)}, folder=place)
+        return Snapshot({SINGLE_NAME: open_safetensors(place.child(SINGLE_NAME), mode=mode)}, folder=Path(folder))
     with ExitStack() as opened:
-        files: dict[str, SafetensorsFile] = {}
-        for shard in index.shards:
-            with shard_missing(place / shard, index):
-                files[shard] = opened.enter_context(open_safetensors(place / shard, mode=mode))
+
+        def open_shard(path: str) -> SafetensorsFile:
+            return opened.enter_context(open_safetensors(path, mode=mode))
+
+        files = for_each_shard(place, index, open_shard)
         check_shards(index, {shard: file.header for shard, file in files.items()})
         opened.pop_all()
-    return Snapshot(files, folder=place, notes=index.notes)
+    return Snapshot(files, folder=Path(folder), notes=index.notes)
 
 
 class Snapshot(Mapping[str, "Tensor"]):
@@ -63,7 +63,7 @@ class Snapshot(Mapping[str, "Tensor"]):
         self.entries: Mapping[str, tuple[Path, Entry]] = {
             name: (file.path, file.header.entries[name]) for file in files.values() for name in file
         }
-        self.notes = notes + tuple(f"{file.path}: {note}" for file in files.values() for note in file.notes)
+        self.notes = notes + tuple(f"{file.header.name}: {note}" for file in files.values() for note in file.notes)
         self._holders = {name: file for file in files.values() for name in file}
         for header in self.headers.values():
             check_framework(header)
