@@ -34,7 +34,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 notebooks: $(READY)
-	$(PYTEST) --nbval --nbval-cell-timeout=120 -p no:doctest notebooks
+	$(PYTEST) --nbval --nbval-cell-timeout=120 notebooks
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -22,6 +22,7 @@ checkpoint.register(app)
 tokenizer.register(app)
 verify.register(app)
 generate.register(app)
+lab.register(app)
 
 
 def main() -> None:

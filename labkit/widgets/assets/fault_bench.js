@@ -1,0 +1,51 @@
+// Draws FaultBench: the form sets `choice`, Python runs the verification and sets `grid`.
+
+function render({ model, el }) {
+  const error = errorLine(model);
+  const grid = new StageGrid(() => {});
+  const fault = make(
+    "select",
+    { onchange: () => send() },
+    model.get("faults").map((each) => make("option", { value: each.name }, `${each.name}: ${each.mistake}`)),
+  );
+  const block = make("select", { onchange: () => send() });
+  const prompt = make("input", { type: "text", maxlength: 1000, spellcheck: "false" });
+  const status = make("output", { class: "labkit-count" });
+  const send = () => {
+    model.set("choice", { fault: fault.value, block: Number(block.value), prompt: prompt.value });
+    model.save_changes();
+  };
+  const form = make(
+    "form",
+    { onsubmit: (event) => { event.preventDefault(); send(); } },
+    make("div", { class: "labkit-row" }, labelled("Fault", fault), labelled("Block", block)),
+    make("div", { class: "labkit-row" }, labelled("Prompt", prompt), make("button", { type: "submit" }, "Verify"), status),
+  );
+  const root = make("div", { class: "labkit labkit-fault-bench", role: "group", "aria-label": "Fault bench" }, form, error.line, grid.root);
+  const draw = () => {
+    const choice = model.get("choice");
+    const view = model.get("grid");
+    const blocks = view.blocks ?? 1;
+    if (block.options.length !== blocks) {
+      block.replaceChildren(...Array.from({ length: blocks }, (_, i) => make("option", { value: i }, String(i))));
+    }
+    fault.value = choice.fault;
+    block.value = String(choice.block);
+    block.disabled = choice.fault === fault.options[0].value;
+    if (document.activeElement !== prompt) prompt.value = choice.prompt;
+    const busy = model.get("busy");
+    root.setAttribute("aria-busy", String(busy));
+    status.textContent = busy ? "verifying…" : "";
+    if (view.blocks !== undefined) grid.draw(view);
+  };
+  const watched = "change:choice change:grid change:busy";
+  model.on(watched, draw);
+  draw();
+  el.append(root);
+  return () => {
+    model.off(watched, draw);
+    error.stop();
+  };
+}
+
+export default { render };
