@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import checkpoint, generate, storage, tokenizer, verify
+from labkit.cli import checkpoint, generate, lab, storage, tokenizer, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
