@@ -1,22 +1,29 @@
 """The commands on safetensors files and snapshots."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from labkit.cli.console import write_json
+from labkit.cli.console import progress, write_json
+from labkit.errors import ArgumentError, UnknownNameError
 
 if TYPE_CHECKING:
-    from labkit.storage.header import Header
+    from rich.console import Console, RenderableType
+
+    from labkit.storage.header import Entry, Header
 
 Where = Annotated[str, typer.Argument(metavar="PATH|URL", help="A safetensors file, or a snapshot folder.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
+_SHOWN_NBYTES = 256
+_PIPE_WIDTH = 1000
 
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command()(info)
+    for command in (info, tensors, stats, export, check, diff, selftest):
+        app.command()(command)
+    app.command("bytes")(show_bytes)
 
 
 def info(path: Where, *, json: Json = None) -> None:
@@ -27,16 +34,233 @@ def info(path: Where, *, json: Json = None) -> None:
     if json is not None:
         write_json(header_json(headers) | {"notes": list(notes)}, json)
     if json != "-":
-        from rich.console import Console
+        show(render_info(headers, notes))
 
-        Console().print(render_info(headers, notes))
+
+def tensors(
+    path: Where,
+    *,
+    sort: Annotated[Literal["offset", "name", "size"], typer.Option(help="The order of the rows.")] = "offset",
+    match: Annotated[str | None, typer.Option(metavar="GLOB", help="Only names that fit, such as 'h.0.*'.")] = None,
+    json: Json = None,
+) -> None:
+    """Every tensor: dtype, shape, size, and its bytes in the file."""
+    from fnmatch import fnmatchcase
+
+    from labkit.report.storage import render_tensors, tensors_json
+
+    headers, _ = read_headers(path)
+    rows = [
+        (header, header.entries[name])
+        for header in headers
+        for name in header.names()
+        if match is None or fnmatchcase(name, match)
+    ]
+    if match is not None and not rows:
+        names = [name for header in headers for name in header.entries]
+        raise UnknownNameError.near("tensor", match, names, where=path)
+    if sort == "name":
+        rows.sort(key=lambda row: row[1].name)
+    elif sort == "size":
+        rows.sort(key=_largest_first)
+    if json is not None:
+        write_json(tensors_json(rows), json)
+    if json != "-":
+        show(render_tensors(rows))
+
+
+def stats(
+    path: Where,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", help="Tensors; all unless given.")] = None,
+    *,
+    json: Json = None,
+) -> None:
+    """Statistics of the values: minimum, maximum, mean, standard deviation, zeros, NaN, infinities."""
+    with progress() as say:
+        say("loading")
+        from labkit.report.storage_findings import render_statistics, statistics_json
+        from labkit.storage import open_snapshot
+        from labkit.storage.statistics import measure_tensor
+
+        with open_snapshot(path, mode="copy") as snapshot:
+            chosen = names or list(snapshot)
+            for name in chosen:
+                snapshot.file_of(name)  # unknown names are told before the long work
+            found = []
+            for number, name in enumerate(chosen, 1):
+                say(f"{number} of {len(chosen)}: {name}")
+                found.append(measure_tensor(snapshot.file_of(name), name))
+    if json is not None:
+        write_json(statistics_json(found), json)
+    if json != "-":
+        show(render_statistics(found))
+
+
+def export(
+    path: Where,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tensor.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")],
+    rows: Annotated[str | None, typer.Option(metavar="A:B", help="Only rows A to B (not included) of axis 0.")] = None,
+    form: Annotated[
+        Literal["f32", "npy", "csv"], typer.Option("--format", help="Raw little-endian float32, NumPy's .npy, or CSV.")
+    ] = "npy",
+) -> None:
+    """Write one tensor, or some of its rows, for another tool."""
+    from labkit.storage import open_snapshot
+    from labkit.storage.exporting import export_tensor
+
+    with open_snapshot(path, mode="copy") as snapshot:
+        file = snapshot.file_of(name)
+        chosen = None if rows is None else parse_rows(rows)
+        count = export_tensor(file, name, output, rows=chosen, form=form)
+    typer.echo(f"{count} elements written to {output}")
+
+
+def show_bytes(
+    path: Where,
+    *,
+    tensor: Annotated[str | None, typer.Option(metavar="NAME", help="Start at this tensor's first byte.")] = None,
+    at: Annotated[int | None, typer.Option(metavar="OFFSET", help="Start at this byte, and say what it is.")] = None,
+    count: Annotated[int, typer.Option(metavar="N", min=1, help="How many bytes.")] = _SHOWN_NBYTES,
+    json: Json = None,
+) -> None:
+    """The file's bytes in hex, each beside the header token or tensor element that owns it."""
+    from labkit.report.storage import plain
+    from labkit.report.storage_bytes import render_rows, rows_json
+    from labkit.storage.byteview import ByteView
+
+    if tensor is not None and at is not None:
+        raise ArgumentError("--tensor and --at were both given", fix="give one of them")
+    with ByteView(file_with(path, tensor)) as view:
+        begin = view.header.span(tensor)[0] if tensor is not None else at or 0
+        rows = view.rows(min(begin, view.header.file_nbytes - 1) if tensor else begin, count)
+        meaning = view.meaning(at) if at is not None else None
+    if json is not None:
+        write_json(rows_json(rows) | ({"meaning": str(meaning)} if meaning else {}), json)
+    if json != "-":
+        show(render_rows(rows, width=output().width))
+        if meaning is not None:
+            show(plain(meaning))
+
+
+def check(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A safetensors file, or a snapshot folder.")],
+    *,
+    json: Json = None,
+) -> int:
+    """Every defect with its code, and what other readers would make of it: exit 0 sound, 1 defects, 2 no such file."""
+    from labkit.report.storage_findings import check_json, render_check
+    from labkit.storage.checking import check_path
+
+    found = check_path(path)
+    if json is not None:
+        write_json(check_json(found), json)
+    if json != "-":
+        show(render_check(found))
+    return found.return_code
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A safetensors file, or a snapshot folder.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.")],
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="List the tensors that are the same, too.")] = False,
+    json: Json = None,
+) -> int:
+    """How two checkpoints differ, tensor by tensor, bit for bit: exit 0 same, 1 differs, 2 cannot tell."""
+    with progress() as say:
+        say("loading")
+        from labkit.report.storage_findings import diff_json, render_diff
+        from labkit.storage import open_snapshot
+        from labkit.storage.comparison import compare_snapshots
+
+        with open_snapshot(a, mode="copy") as first, open_snapshot(b, mode="copy") as second:
+            found = compare_snapshots(first, second, progress=say)
+    if json is not None:
+        write_json(diff_json(found), json)
+    if json != "-":
+        show(render_diff(found, show_same=everything))
+    return found.return_code
+
+
+def selftest(
+    *,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the crafted files here and keep them.")
+    ] = None,
+    json: Json = None,
+) -> int:
+    """Write a battery of crafted files and show that each is refused or accepted as it must be."""
+    from tempfile import TemporaryDirectory
+
+    from labkit.report.storage_findings import render_selftest, selftest_json
+    from labkit.storage.selftest import run_selftest
+
+    with TemporaryDirectory() as temporary:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+        results = list(run_selftest(keep or Path(temporary)))
+    if json is not None:
+        write_json(selftest_json(results), json)
+    if json != "-":
+        show(render_selftest(results))
+    return 0 if all(result.passed for result in results) else 1
 
 
 def read_headers(path: str) -> "tuple[list[Header], tuple[str, ...]]":
     """The headers of a file, or of every shard of a snapshot folder, without torch."""
     from labkit.storage.header import read_header
-    from labkit.storage.places import is_address
     from labkit.storage.shards import read_snapshot_headers
 
-    is_file = path.endswith(".safetensors") if is_address(path) else not Path(path).is_dir()
-    return ([read_header(path)], ()) if is_file else read_snapshot_headers(path)
+    return ([read_header(path)], ()) if is_file(path) else read_snapshot_headers(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether it is one file rather than a snapshot folder; an address is a file where it ends in .safetensors."""
+    from labkit.storage.places import is_address
+
+    return path.endswith(".safetensors") if is_address(path) else not Path(path).is_dir()
+
+
+def file_with(path: str, tensor: str | None) -> str:
+    """The file itself, or the one of a snapshot that holds the tensor (its first, unless a tensor is given)."""
+    if is_file(path):
+        return path
+    headers, _ = read_headers(path)
+    if tensor is None:
+        return headers[0].name
+    for header in headers:
+        if tensor in header.entries:
+            return header.name
+    raise UnknownNameError.near("tensor", tensor, [name for header in headers for name in header.entries], where=path)
+
+
+def parse_rows(text: str) -> tuple[int, int]:
+    """``A:B`` -> two numbers.
+
+    >>> parse_rows("2:5")
+    (2, 5)
+    """
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal()):
+        raise ArgumentError("not a range of rows", expected="A:B, as in 0:10", got=repr(text))
+    return int(first), int(last)
+
+
+def show(content: "RenderableType") -> None:
+    """On standard output, in colour where that is a terminal."""
+    output().print(content)
+
+
+def output() -> "Console":
+    """Standard output; lines are as long as they come where it is not a terminal, so that a pipe gets whole names."""
+    import sys
+
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _largest_first(row: "tuple[Header, Entry]") -> tuple[int, str]:
+    return -row[1].nbytes, row[1].name

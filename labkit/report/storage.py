@@ -26,6 +26,16 @@ def plain(text: object) -> Text:
     return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text)))
 
 
+def columns(names: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table: columns of text that fold where the terminal is narrow, then columns of numbers that never do."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for number in numbers:
+        table.add_column(number, justify="right", no_wrap=True)
+    return table
+
+
 def size_text(nbytes: int) -> str:
     """A size in bytes, and in the binary unit that suits it.
 
@@ -45,7 +55,7 @@ def header_json(headers: Sequence[Header]) -> dict[str, Any]:
     return {
         "files": [
             {
-                "path": str(header.path),
+                "path": header.name,
                 "file_nbytes": header.file_nbytes,
                 "header_nbytes": header.header_nbytes,
                 "data_start": header.data_start,
@@ -79,9 +89,28 @@ def render_info(headers: Sequence[Header], notes: Iterable[str] = ()) -> Rendera
     return Group(*parts)
 
 
+def tensors_json(rows: Iterable[tuple[Header, Entry]]) -> dict[str, Any]:
+    """Every tensor with its file, as plain values."""
+    return {"tensors": [{"file": header.name} | entry_json(header, entry) for header, entry in rows]}
+
+
+def render_tensors(rows: Sequence[tuple[Header, Entry]]) -> RenderableType:
+    """A table of tensors with their bytes in the file; the file is named where there are several."""
+    several = len({header.name for header, _ in rows}) > 1
+    table = columns(("tensor", "dtype", "shape"), ("elements", "bytes", "begin", "end"))
+    if several:
+        table.add_column("file", overflow="fold")
+    for header, entry in rows:
+        begin, end = header.span(entry.name)
+        numbers = [f"{value:,}" for value in (entry.numel, entry.nbytes, begin, end)]
+        file = [plain(header.path.name)] if several else []
+        table.add_row(plain(entry.name), entry.dtype, str(list(entry.shape)), *numbers, *file)
+    return table
+
+
 def _facts(header: Header) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("file", plain(header.path))
+    table.add_row("file", plain(header.name))
     table.add_row("size", size_text(header.file_nbytes))
     table.add_row("header", f"{header.header_nbytes:,} bytes, data starts at byte {header.data_start:,}")
     table.add_row("tensors", f"{len(header.entries):,}")
@@ -94,12 +123,10 @@ def _facts(header: Header) -> Table:
 
 
 def _files(headers: Sequence[Header]) -> Table:
-    table = Table("file", box=None, pad_edge=False)
-    for title in ("bytes", "header", "tensors"):
-        table.add_column(title, justify="right")
+    table = columns(("file",), ("bytes", "header", "tensors"))
     for header in headers:
         table.add_row(
-            plain(header.path), f"{header.file_nbytes:,}", f"{header.header_nbytes:,}", f"{len(header.entries):,}"
+            plain(header.name), f"{header.file_nbytes:,}", f"{header.header_nbytes:,}", f"{len(header.entries):,}"
         )
     return table
 
@@ -113,9 +140,7 @@ def _dtypes(headers: Sequence[Header]) -> Table:
             tensors[entry.dtype] += 1
             numel[entry.dtype] += entry.numel
             nbytes[entry.dtype] += entry.nbytes
-    table = Table("dtype", box=None, pad_edge=False)
-    for title in ("tensors", "elements", "bytes"):
-        table.add_column(title, justify="right")
+    table = columns(("dtype",), ("tensors", "elements", "bytes"))
     for dtype in sorted(nbytes, key=lambda code: -nbytes[code]):
         table.add_row(dtype, f"{tensors[dtype]:,}", f"{numel[dtype]:,}", f"{nbytes[dtype]:,}")
     if len(nbytes) != 1:

@@ -151,14 +151,15 @@ def _integer(digits: str) -> int | _Odd:
 
 
 def _read_object(pairs: _Object, where: str, reading: Reading) -> None:
-    seen: set[str] = set()
+    seen: dict[str, Any] = {}
     for name, value in pairs:
         place = where if name == METADATA else f"{where}, tensor {shown(name)}"
         if name in seen:
             what = f"{METADATA} stands twice" if name == METADATA else "the name stands twice"
             fix = "a first-wins and a last-wins reader would see different tensors; save it again"
-            reading.defects.append(FormatError("duplicate-name", what, where=place, fix=fix))
-        seen.add(name)
+            got = f"{_summary(seen[name])}, then {_summary(value)}"
+            reading.defects.append(FormatError("duplicate-name", what, where=place, got=got, fix=fix))
+        seen[name] = value
         if not _is_text(name):
             reading.defects.append(FormatError("text-surrogate", "the name is not Unicode text", where=place))
         elif name == METADATA:
@@ -171,6 +172,14 @@ def _read_object(pairs: _Object, where: str, reading: Reading) -> None:
                 reading.entries[name] = RawEntry(
                     fields["dtype"], tuple(fields["shape"]), (fields["data_offsets"][0], fields["data_offsets"][1])
                 )
+
+
+def _summary(value: Any) -> str:
+    """An entry in a few words: dtype, shape and offsets where it has them."""
+    if not isinstance(value, _Object):
+        return _kind(value)
+    fields = dict(value)
+    return " ".join(str(fields[key])[:_SHOWN_CHARACTERS] for key in FIELDS if key in fields) or "an object"
 
 
 def _is_text(value: str) -> bool:

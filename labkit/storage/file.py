@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from math import gcd
+from math import gcd, prod
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -109,7 +109,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
 
     def __getitem__(self, name: str) -> "Tensor":
         entry = self.header.entry(name)
-        return self._tensor(entry, entry.begin, torch_shape(entry, self.header.name))
+        return self._tensor(entry)
 
     def __contains__(self, name: object) -> bool:
         return name in self.header.entries
@@ -131,44 +131,33 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
     def slice(self, name: str, first: int, count: int) -> "Tensor":
         """``count`` elements from flat index ``first`` on, as one row; only their bytes are read."""
         entry = self.header.entry(name)
-        if first < 0 or count < 0 or first + count > entry.numel:
-            raise OutOfRangeError(
-                "the slice leaves the tensor",
-                where=f"{self.header.name}, tensor {shown(name)}",
-                expected=f"0 <= first, first + count <= {entry.numel}",
-                got=f"first {first}, count {count}",
-            )
-        part = Entry(name, entry.dtype, (count,), *_bit_range(entry, first, count, self.header.name))
-        return self._tensor(part, part.begin, torch_shape(part, self.header.name))
+        part = Entry(name, entry.dtype, (count,), *self._range(entry, first, count))
+        return self._tensor(part)
 
     def rows(self, name: str, start: int, stop: int) -> "Tensor":
         """Rows ``start`` to ``stop`` (not included) of the first axis; only their bytes are read."""
         entry = self.header.entry(name)
-        if not entry.shape:
-            raise ArgumentError("a scalar has no rows", where=f"{self.header.name}, tensor {shown(name)}")
-        if not 0 <= start <= stop <= entry.shape[0]:
-            raise OutOfRangeError(
-                "the rows leave the tensor",
-                where=f"{self.header.name}, tensor {shown(name)}",
-                expected=f"0 <= start <= stop <= {entry.shape[0]}",
-                got=f"{start}:{stop}",
-            )
-        width = entry.numel // entry.shape[0] if entry.shape[0] else 0
-        begin, end = _bit_range(entry, start * width, (stop - start) * width, self.header.name)
-        part = Entry(name, entry.dtype, (stop - start, *entry.shape[1:]), begin, end)
-        return self._tensor(part, begin, torch_shape(part, self.header.name))
+        first, count = row_range(entry, start, stop, self.header.name)
+        part = Entry(name, entry.dtype, (stop - start, *entry.shape[1:]), *self._range(entry, first, count))
+        return self._tensor(part)
 
     def bytes(self, name: str) -> bytes:
         """The tensor's bytes as they stand in the file."""
         entry = self.header.entry(name)
         return self._raw(entry.begin, entry.nbytes).numpy().tobytes()
 
-    def chunks(self, name: str, *, max_nbytes: int = CHUNK_NBYTES) -> Iterator["Tensor"]:
-        """The tensor's bytes in order, as uint8 tensors of whole elements and at most ``max_nbytes`` (but 24 or more)."""
+    def chunks(
+        self, name: str, *, first: int = 0, count: int | None = None, max_nbytes: int = CHUNK_NBYTES
+    ) -> Iterator["Tensor"]:
+        """The bytes of ``count`` elements from ``first`` on (all, unless given), in order, as uint8 tensors.
+
+        Each holds whole elements and at most ``max_nbytes`` bytes (but 24 or more).
+        """
         entry = self.header.entry(name)
+        begin, end = self._range(entry, first, entry.numel - first if count is None else count)
         step = max(max_nbytes, WHOLE_NBYTES) // WHOLE_NBYTES * WHOLE_NBYTES
-        for begin in range(entry.begin, entry.end, step):
-            yield self._raw(begin, min(step, entry.end - begin))
+        for start in range(begin, end, step):
+            yield self._raw(start, min(step, end - start))
 
     def float32(self, name: str) -> Widened:
         """The tensor widened to float32, packed dtypes included, with how many elements had to be rounded."""
@@ -203,12 +192,34 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
     ) -> None:
         self.close()
 
-    def _tensor(self, entry: Entry, begin: int, shape: tuple[int, ...]) -> "Tensor":
+    def _range(self, entry: Entry, first: int, count: int) -> tuple[int, int]:
+        """[begin, end) in the data section of ``count`` elements; packed ones must start and end on whole bytes."""
+        where = f"{self.header.name}, tensor {shown(entry.name)}"
+        if first < 0 or count < 0 or first + count > entry.numel:
+            raise OutOfRangeError(
+                "the slice leaves the tensor",
+                where=where,
+                expected=f"0 <= first, first + count <= {entry.numel}",
+                got=f"first {first}, count {count}",
+            )
+        bits = DTYPES[entry.dtype].bits
+        begin, end = first * bits, (first + count) * bits
+        if begin % 8 or end % 8:
+            raise ArgumentError(
+                "the slice does not start and end on whole bytes",
+                where=where,
+                got=f"elements [{first}, {first + count}) of {bits} bits",
+                fix=f"use multiples of {8 // gcd(bits, 8)} elements",
+            )
+        return entry.begin + begin // 8, entry.begin + end // 8
+
+    def _tensor(self, entry: Entry) -> "Tensor":
+        shape = torch_shape(entry, self.header.name)
         dtype = torch_dtype(entry.dtype)
         if entry.nbytes == 0:
             self._open_source()
             return torch.empty(shape, dtype=dtype)
-        raw = self._raw(begin, entry.nbytes)  # [nbytes]
+        raw = self._raw(entry.begin, entry.nbytes)  # [nbytes]
         if entry.dtype == "BOOL":
             raw = _sound_bools(raw, f"{self.header.name}, tensor {shown(entry.name)}")
         return raw.view(dtype).reshape(shape)
@@ -247,18 +258,16 @@ def torch_shape(entry: Entry, where: str) -> tuple[int, ...]:
     return (*entry.shape[:-1], entry.shape[-1] // 2)
 
 
-def _bit_range(entry: Entry, first: int, count: int, where: str) -> tuple[int, int]:
-    """[begin, end) in the data section of ``count`` elements; packed ones must start and end on whole bytes."""
-    bits = DTYPES[entry.dtype].bits
-    begin, end = first * bits, (first + count) * bits
-    if begin % 8 or end % 8:
-        raise ArgumentError(
-            "the slice does not start and end on whole bytes",
-            where=f"{where}, tensor {shown(entry.name)}",
-            got=f"elements [{first}, {first + count}) of {bits} bits",
-            fix=f"use multiples of {8 // gcd(bits, 8)} elements",
-        )
-    return entry.begin + begin // 8, entry.begin + end // 8
+def row_range(entry: Entry, start: int, stop: int, where: str) -> tuple[int, int]:
+    """The first element of rows ``start`` to ``stop`` of the first axis, and how many there are."""
+    where = f"{where}, tensor {shown(entry.name)}"
+    if not entry.shape:
+        raise ArgumentError("a scalar has no rows", where=where)
+    if not 0 <= start <= stop <= entry.shape[0]:
+        expected = f"0 <= start <= stop <= {entry.shape[0]}"
+        raise OutOfRangeError("the rows leave the tensor", where=where, expected=expected, got=f"{start}:{stop}")
+    width = prod(entry.shape[1:])
+    return start * width, (stop - start) * width
 
 
 def _sound_bools(raw: "Tensor", where: str) -> "Tensor":

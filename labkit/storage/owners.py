@@ -16,6 +16,8 @@ from labkit.storage.dtypes import DTYPES
 from labkit.storage.exact import METADATA
 from labkit.storage.header import PREFIX_NBYTES, Header
 
+ROW_NBYTES = 16
+"""Bytes in one row of a hex view."""
 Kind = Literal["prefix", "key", "value", "punctuation", "padding", "element"]
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+|[{}\[\]:,]|[a-z]+|\s+', re.DOTALL)
 
@@ -71,8 +73,8 @@ class Owners:
 
     def rows(self, begin: int, octets: bytes) -> Iterator[HexRow]:
         """The bytes from ``begin`` on as rows of 16, each with its owners; ``begin`` is rounded down by the caller."""
-        for start in range(0, len(octets), 16):
-            row = octets[start : start + 16]
+        for start in range(0, len(octets), ROW_NBYTES):
+            row = octets[start : start + ROW_NBYTES]
             yield HexRow(begin + start, row, tuple(self.between(begin + start, begin + start + len(row))))
 
     def between(self, begin: int, end: int) -> Iterator[Owner]:
