@@ -5,6 +5,7 @@ Pickles are read with ``torch.load(weights_only=True)``, which builds tensors an
 """
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.checkpoint.layouts import CONV1D, NameMap, check_names, infer_sizes
+from labkit.checkpoint.names import unwrap
 from labkit.checkpoint.plan import WEIGHT_DTYPES, Stored, plan_parameters
 from labkit.checkpoint.read import PICKLES, choose_config
 from labkit.checkpoint.records import Checkpoint, LoadReport, TensorRow, Use
@@ -121,9 +123,10 @@ def read_named(
     ``config`` holds config.json fields; what it leaves out comes from sizes kept beside the weights, then from shapes.
     ``zero_biases`` fills biases that the code base does not have with zeros, which compute the same.
     """
-    state = read_state_dict(source, allow_pickle=allow_pickle)
+    state, wrappers = _unwrapped(read_state_dict(source, allow_pickle=allow_pickle), names)
     where = state.where
     fields, notes = _fields(Path(source), state, names, config)
+    notes += [f"the wrapper '{each}' was stripped from names" for each in wrappers]
     head = names.of("lm_head.weight")
     if "tie_word_embeddings" not in fields:
         tied = not head or head[0] not in state.tensors or _equal(state, names.of("wte.weight")[0], head[0])
@@ -182,7 +185,9 @@ def _read_pickled_shards(index: Path) -> StateDict:
 
 def _unpickle(path: Path) -> dict[str, Any]:
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of pickle protocols it may not know; then it fails
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise MissingFileError("no such file", where=path) from error
     except OSError as error:
@@ -212,6 +217,19 @@ def _tensors(found: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
             expected=f"tensors, or a state dict under one of {', '.join(_NESTED)}",
         )
     return tensors
+
+
+def _unwrapped(state: StateDict, names: NameMap) -> tuple[StateDict, list[str]]:
+    """The state dict with what wrapping modules put into names taken off, unless the map itself has it."""
+    found: dict[str, None] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.tensors.items():
+        inner, wrappers = (name, ()) if names.names(name) else unwrap(name)
+        if inner in tensors:
+            raise CheckpointError("two tensors differ only in wrappers", where=f"{state.where}, tensor {name!r}")
+        tensors[inner] = tensor
+        found |= dict.fromkeys(wrappers)
+    return replace(state, tensors=tensors), list(found)
 
 
 def _fields(

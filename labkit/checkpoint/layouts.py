@@ -39,9 +39,18 @@ class NameMap:
         template, block = (f"h.{{i}}.{found[2]}", found[1]) if found else (parameter, "")
         return tuple(source.replace("{i}", block) for source in self.sources.get(template, ()))
 
+    def names(self, name: str) -> bool:
+        """Whether a tensor of this name is one that the map knows."""
+        known = [*self.left_out, *(source for sources in self.sources.values() for source in sources)]
+        return any(_matches(each, name) for each in known)
+
     def is_left_out(self, name: str) -> bool:
         """Whether a tensor of this name is known to be no parameter."""
-        return any(re.fullmatch(re.escape(each).replace(r"\{i\}", r"\d+"), name) for each in self.left_out)
+        return any(_matches(each, name) for each in self.left_out)
+
+
+def _matches(template: str, name: str) -> bool:
+    return re.fullmatch(re.escape(template).replace(r"\{i\}", r"\d+"), name) is not None
 
 
 _BLOCK = [name.replace("h.0.", "h.{i}.") for name in parameter_shapes(GPT2Config(n_layer=1)) if name.startswith("h.")]
@@ -92,7 +101,7 @@ def name_map(name: str) -> NameMap:
 
     >>> name_map("nanogtp")
     Traceback (most recent call last):
-    labkit.errors.UnknownNameError: no name map named 'nanogtp'; did you mean 'nanogpt', 'mingpt'?
+    labkit.errors.UnknownNameError: no name map named 'nanogtp'; did you mean 'nanogpt'?
     """
     if name in MAPS:
         return MAPS[name]

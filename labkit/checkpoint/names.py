@@ -58,6 +58,19 @@ def parse_name(name: str) -> ParsedName:
     >>> parse_name("h.0.attn.bias").kind
     'causal mask'
     """
+    inner, wrappers = unwrap(name)
+    prefixed = inner.startswith("transformer.")
+    bare = inner.removeprefix("transformer.")
+    kind: Kind = next((kind for kind, pattern in _KINDS if pattern.fullmatch(bare)), "unknown")
+    return ParsedName(name=name, bare=bare, kind=kind, wrappers=wrappers, prefixed=prefixed)
+
+
+def unwrap(name: str) -> tuple[str, tuple[str, ...]]:
+    """The name without what wrapping modules put into it, and what that was.
+
+    >>> unwrap("module.transformer.h.0._orig_mod.ln_1.weight")
+    ('transformer.h.0.ln_1.weight', ('module.', '_orig_mod.'))
+    """
     parts = name.split(".")
     leading = ""
     while parts[0] in _LEADING and len(parts) > 1:
@@ -66,10 +79,7 @@ def parse_name(name: str) -> ParsedName:
     if _COMPILED in parts:
         wrappers.append(f"{_COMPILED}.")
         parts = [part for part in parts if part != _COMPILED]
-    prefixed = parts[:1] == ["transformer"]
-    bare = ".".join(parts[1:] if prefixed else parts)
-    kind: Kind = next((kind for kind, pattern in _KINDS if pattern.fullmatch(bare)), "unknown")
-    return ParsedName(name=name, bare=bare, kind=kind, wrappers=tuple(wrappers), prefixed=prefixed)
+    return ".".join(parts), tuple(wrappers)
 
 
 def block_of(bare: str) -> int | None:

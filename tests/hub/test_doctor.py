@@ -1,0 +1,52 @@
+"""The doctor: what is there, what is not, and what notebooks need."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit.cli.main import run
+from labkit.hub import doctor
+from labkit.hub.doctor import examine, imports_of
+from tests.oracles import random_checkpoint
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]}))
+
+
+def test_what_is_here_is_found(tmp_path: Path) -> None:
+    random_checkpoint.write(tmp_path / "models" / "small")
+    (tmp_path / "models" / "broken").mkdir()
+    (tmp_path / "models" / "broken" / "config.json").write_text("{")
+    write_notebook(tmp_path / "notebooks" / "a.ipynb", "%pip\nimport json, torch.nn as nn", "from labkit import verify")
+    write_notebook(tmp_path / "notebooks" / "b.ipynb", "import nowhere_at_all", "folder = 'models/gpt2'")
+    found = {(each.group, each.name): each for each in examine(tmp_path).findings}
+    assert found["python", "Python"].state == "ok"
+    assert found["packages", "torch"].state == "ok"
+    assert "24,816 parameters (as the formula says)" in found["checkpoints", "models/small"].detail
+    assert found["checkpoints", "models/broken"].state == "note"
+    assert found["vocabulary", "GPT-2"].state == "ok"
+    assert found["notebooks", "a.ipynb"].state == "ok"
+    assert found["notebooks", "b.ipynb"].detail == "needs package nowhere_at_all, models/gpt2 (labkit fetch)"
+
+
+def test_what_is_missing_sets_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        doctor.importlib.metadata, "requires", lambda _name: ["absent-package>=9", 'optional-one>=1; extra == "lab"']
+    )
+    assert run(["doctor", "--json", "-"]) == 1
+    told = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert told["absent-package"]["state"] == "missing"
+    assert told["optional-one"]["state"] == "note"
+    assert run(["doctor"]) == 1
+    assert "missing: absent-package" in capsys.readouterr().out
+
+
+def test_source_that_is_not_python_has_no_imports() -> None:
+    assert imports_of("import (") == set()
+    assert imports_of("!ls\nimport a.b\nfrom .c import d\nfrom e.f import g") == {"a", "e"}
