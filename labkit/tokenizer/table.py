@@ -4,7 +4,7 @@ In: keys of one or two 64-bit words. Out: one packed value each: how many ids th
 in the store. Keys are compared in full, so that a collision cannot give a wrong answer.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +109,7 @@ def unique_keys(keys: tuple[Words, ...]) -> tuple[tuple[Words, ...], npt.NDArray
 class IdStore:
     """Ids one behind the other; grows as needed."""
 
-    def __init__(self, dtype: npt.DTypeLike) -> None:
+    def __init__(self, dtype: np.dtype[Any]) -> None:
         self.ids = np.zeros(1 << 16, dtype)  # [place]
         self.used = 0
 

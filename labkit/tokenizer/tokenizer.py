@@ -6,7 +6,7 @@ In: text or bytes. Out: ids, or the records that show how they came about; and b
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,16 @@ import numpy.typing as npt
 from labkit.errors import ArgumentTypeError, TextError, VocabularyError
 from labkit.tokenizer.alphabet import SYMBOL_OF_BYTE, to_symbols
 from labkit.tokenizer.bulk import BulkEncoder
-from labkit.tokenizer.decode import DecodeErrors, IncrementalDecoder, bytes_to_text, check_id, join_tokens
+from labkit.tokenizer.decode import DecodeErrors, IncrementalDecoder, TokenBytes, bytes_to_text
+from labkit.tokenizer.encode_file import EncodedFile, Progress, encode_file
 from labkit.tokenizer.explain import explain_text
 from labkit.tokenizer.files import find_gpt2, read_folder, read_pair
 from labkit.tokenizer.giants import merge_piece
 from labkit.tokenizer.merge import merge_steps
 from labkit.tokenizer.pairs import PairTable
+from labkit.tokenizer.raw_bytes import encode_bytes
 from labkit.tokenizer.records import Encoding, MergeStep, Piece
+from labkit.tokenizer.save import save_vocabulary
 from labkit.tokenizer.short import ShortEncoder
 from labkit.tokenizer.specials import SpecialTokens, find_special
 from labkit.tokenizer.split import split
@@ -107,11 +110,11 @@ class Tokenizer:
         """
         text = self._checked(text, surrogates)
         if special_tokens == "plain":
-            return self._encode_plain(text)
+            return self._short.encode(text) if len(text) < SHORT else self._bulk.encode(text).tolist()
         ids: list[int] = []
         for stretch in find_special(text, self.vocabulary.added, special_tokens):
             if stretch.token is None:
-                ids += self._encode_plain(text[stretch.start : stretch.end])
+                ids += self.encode(text[stretch.start : stretch.end])
             else:
                 ids.append(stretch.token.id)
         return ids
@@ -135,8 +138,48 @@ class Tokenizer:
         ]
         return np.concatenate([np.zeros(0, self.id_dtype), *parts])
 
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """The ids of any bytes, UTF-8 or not; they decode to exactly these bytes.
+
+        >>> Tokenizer.gpt2().encode_bytes(b"it's\\xff's")
+        [270, 338, 187, 338]
+
+        From the first byte on that is not UTF-8, everything is one piece, as in tiktoken.
+        """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise ArgumentTypeError("expected bytes", got=type(data).__name__, fix="a str goes through encode")
+        data = bytes(data)
+        return encode_bytes(data, encode=self.encode, encode_piece=self.encode_piece, token_bytes=self.token_bytes)
+
+    def encode_file(
+        self,
+        source: str | Path,
+        target: str | Path,
+        *,
+        special_tokens: SpecialTokens = "plain",
+        progress: Progress | None = None,
+    ) -> EncodedFile:
+        """Encode a UTF-8 file of any size into a .npy or .safetensors file of ids, in bounded memory.
+
+        ``progress`` is called with the bytes done and the bytes in all. Special tokens as in ``encode``.
+
+        Raises MissingFileError, FileAccessError, TextError, ArgumentError.
+        """
+        return encode_file(
+            Path(source),
+            Path(target),
+            encode=lambda text: self.encode_array(text, special_tokens=special_tokens),
+            dtype=self.id_dtype,
+            added=() if special_tokens == "plain" else self.vocabulary.added,
+            progress=progress,
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write vocab.json, merges.txt and tokenizer.json into a folder."""
+        save_vocabulary(self.vocabulary, Path(folder))
+
     @property
-    def id_dtype(self) -> npt.DTypeLike:
+    def id_dtype(self) -> np.dtype[Any]:
         """The smaller of uint16 and uint32 that holds every id."""
         return self.vocabulary.dtype
 
@@ -158,16 +201,15 @@ class Tokenizer:
 
         Raises OutOfRangeError for an id that has no token.
         """
-        return join_tokens(ids, self._bytes_of, self.vocabulary_size)
+        return self._tokens.join(ids)
 
     def incremental_decoder(self, *, errors: DecodeErrors = "replace") -> IncrementalDecoder:
         """A decoder that takes ids one at a time and gives whole characters."""
-        return IncrementalDecoder(self._bytes_of, self.vocabulary_size, errors=errors)
+        return IncrementalDecoder(self._tokens, errors=errors)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one id; OutOfRangeError where no token has it."""
-        check_id(token, self._bytes_of, self.vocabulary_size)
-        return self._bytes_of[token]
+        return self._tokens[token]
 
     def token_text(self, token: int) -> str:
         """One id for the eye: in the symbols of vocab.json, or by name where it is a special token.
@@ -202,8 +244,8 @@ class Tokenizer:
         return explain_text(self._checked(text, surrogates), self.vocabulary, special_tokens)
 
     @cached_property
-    def _bytes_of(self) -> dict[int, bytes]:
-        return {token: data for token, data in enumerate(self.vocabulary.tokens) if data is not None}
+    def _tokens(self) -> TokenBytes:
+        return TokenBytes(self.vocabulary.tokens)
 
     @cached_property
     def _added_names(self) -> Mapping[int, str]:
@@ -220,12 +262,6 @@ class Tokenizer:
     @cached_property
     def _bulk(self) -> BulkEncoder:
         return BulkEncoder(self._pairs)
-
-    def _encode_plain(self, text: str) -> list[int]:
-        if len(text) < SHORT:
-            return self._short.encode(text)
-        ids: list[int] = self._bulk.encode(text).tolist()
-        return ids
 
     def _checked(self, text: object, surrogates: Surrogates) -> str:
         """The text, fit to be encoded."""

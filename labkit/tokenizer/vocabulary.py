@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import add
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +77,9 @@ class Vocabulary:
         return len(self.tokens)
 
     @property
-    def dtype(self) -> npt.DTypeLike:
+    def dtype(self) -> np.dtype[Any]:
         """The smaller of uint16 and uint32 that holds every id."""
-        return np.uint16 if self.size <= 1 << 16 else np.uint32
+        return np.dtype(np.uint16 if self.size <= 1 << 16 else np.uint32)
 
     def missing_bytes(self) -> tuple[int, ...]:
         return tuple(byte for byte, token in enumerate(self.byte_ids) if token < 0)
@@ -138,6 +139,8 @@ def build_vocabulary(
 def _check_ids(names: Mapping[str, int], where: str) -> None:
     if not names:
         raise VocabularyError("holds no token", where=where, expected="names with their ids")
+    if "" in names:
+        raise VocabularyError("a token has no name", where=where, got=f"'' with id {names['']}")
     values = names.values()
     if (
         set(map(type, values)) == {int}

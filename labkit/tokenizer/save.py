@@ -1,0 +1,82 @@
+"""Writing a vocabulary: vocab.json, merges.txt and tokenizer.json, as tokenizers and transformers read them.
+
+In: a vocabulary. Out: three files in a folder, each replaced as a whole.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import FileAccessError
+from labkit.tokenizer.alphabet import to_symbols
+from labkit.tokenizer.atomic import written_whole
+from labkit.tokenizer.vocabulary import Vocabulary
+
+HEADER = "#version: 0.2"
+
+
+def save_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write the three files; the folder is made where it is not there.
+
+    Raises FileAccessError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        names, pairs = names_of(vocabulary), pairs_of(vocabulary)
+        lines = [HEADER, *(f"{left} {right}" for left, right in pairs)]
+        _write(folder / "vocab.json", json.dumps(names, ensure_ascii=False))
+        _write(folder / "merges.txt", "\n".join(lines) + "\n")
+        whole = json.dumps(tokenizer_json(vocabulary, names, pairs), ensure_ascii=False, indent=2)
+        _write(folder / "tokenizer.json", whole)
+    except OSError as error:
+        raise FileAccessError(f"cannot be written ({error.strerror})", where=error.filename or folder) from None
+
+
+def names_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """Names with their ids, in order of id."""
+    added = {token.id: token.content for token in vocabulary.added}
+    listed = enumerate(vocabulary.tokens)
+    return {added.get(token) or to_symbols(data): token for token, data in listed if data is not None}
+
+
+def pairs_of(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """The merges in symbols, in order of rank."""
+    symbols = ["" if data is None else to_symbols(data) for data in vocabulary.tokens]
+    return [(symbols[a], symbols[b]) for a, b in zip(vocabulary.left, vocabulary.right, strict=True)]
+
+
+def tokenizer_json(vocabulary: Vocabulary, names: dict[str, int], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """The fields of tokenizer.json."""
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = ("special", "lstrip", "rstrip", "normalized")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": token.id, "content": token.content, "single_word": False}
+            | {flag: getattr(token, flag) for flag in flags}
+            for token in vocabulary.added
+        ],
+        "normalizer": None,
+        "pre_tokenizer": split,
+        "post_processor": split | {"trim_offsets": False},
+        "decoder": split,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": names,
+            "merges": [list(pair) for pair in pairs],
+        },
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    with written_whole(path) as file:
+        file.write(text.encode("utf-8"))
