@@ -4,7 +4,7 @@ Each ``Stage`` says which recorded taps feed a tap and by which operation, so th
 from the candidate's own inputs, from a trace file alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -77,6 +77,15 @@ def build_chain(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Input
     head = Product(weights["lm_head.weight"].T, None)
     stages.append(Stage("logits", ("ln_f",), head, ("wte.weight" if config.tie_word_embeddings else "lm_head.weight",)))
     return {stage.tap: stage for stage in stages}
+
+
+def unrecorded(stage: Stage, stages: Mapping[str, Stage], present: Container[str]) -> tuple[str, ...]:
+    """The stages between a stage and its nearest recorded ancestors, in order of computation; itself not included."""
+    wanted = {name for name in stage.inputs if name not in present}
+    for name in reversed(list(stages)):
+        if name in wanted:
+            wanted.update(each for each in stages[name].inputs if each not in present)
+    return tuple(name for name in stages if name in wanted)
 
 
 def _layer_norm(config: GPT2Config, weights: Mapping[str, Tensor], name: str) -> LayerNorm:

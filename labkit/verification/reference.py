@@ -7,6 +7,7 @@ registries of attention and mask functions); nothing stays attached afterwards, 
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ ATTENTION = "labkit_taps_"
 """Each tapped forward registers its attention with transformers under this name and a number of its own."""
 
 _NUMBERS = itertools.count()
+_BUILDING = threading.Lock()
+"""transformers keeps its log level and whether weights are initialised in globals: one model is built at a time."""
 WRAPPERS = ("_orig_mod.", "module.", "model.", "transformer.")
 KeyOrder = Literal["forward", "backward"]
 
@@ -60,7 +63,7 @@ def build_reference(
         rounded = tensor if weight_dtype is None else tensor.to(weight_dtype)
         return rounded.to(dtype).contiguous()
 
-    with quiet_transformers():
+    with _BUILDING, quiet_transformers():
         hf_config = transformers.GPT2Config(**{**fields, "attn_implementation": "eager"})
         hf_config.dtype = dtype
         with torch.device("meta"), no_init_weights():
@@ -159,18 +162,34 @@ def capture(
     position_ids: Tensor | None = None,
     record: Record | None = None,
     key_order: KeyOrder = "forward",
+    cache: Any = None,
 ) -> dict[str, Tensor]:
     """Every tap of one forward of transformers' model, by name, in order of computation.
 
     ``ids`` is [batch, pos]. ``record(name, value)`` is called for each tap as it is computed; by default the taps
-    are kept and returned. ``key_order="backward"`` sums the attention over the keys last to first.
+    are kept and returned. ``key_order="backward"`` sums the attention over the keys last to first. With a ``cache``
+    (from ``new_cache``) the ids go on where it ends, ``attention_mask`` covers all positions, and k and v are those
+    of all positions.
     """
     taps: dict[str, Tensor] = {}
     keep = taps.__setitem__ if record is None else record
     with torch.inference_mode(), _tapped(model, keep, key_order, batch_positions=position_ids is not None):
-        output = model(input_ids=ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False)
+        output = model(
+            input_ids=ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=cache,
+            use_cache=cache is not None,
+        )
     keep("logits", output.logits)  # [batch, pos, vocab]
     return taps
+
+
+def new_cache(model: Any) -> Any:
+    """transformers' own KV cache for one sequence of passes of ``model``, empty."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=model.config)
 
 
 @contextmanager

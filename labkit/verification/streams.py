@@ -7,11 +7,11 @@ own that waits at every tap until the value is asked for, so that several engine
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from torch import Tensor
 
-from labkit.verification.chain import Stage
+from labkit.verification.chain import Stage, unrecorded
 
 Forward = Callable[[Callable[[str, Tensor], None]], object]
 """Runs a forward pass, calling its argument with each tap's name and value in order of computation."""
@@ -36,14 +36,15 @@ class Window(Mapping[str, Tensor]):
         self._thread.start()
 
     def _run(self, forward: Forward) -> None:
-        try:
-            forward(self._put)
-        except _Stopped:
-            return
-        except BaseException as error:  # handed to the reader, whatever it is
-            self._offer(error)
-            return
-        self._offer(None)
+        with suppress(_Stopped):
+            try:
+                forward(self._put)
+            except _Stopped:
+                raise
+            except BaseException as error:  # handed to the reader, whatever it is
+                self._offer(error)
+            else:
+                self._offer(None)
 
     def _put(self, name: str, value: Tensor) -> None:
         self._offer((name, value))
@@ -121,7 +122,5 @@ def last_use(stages: Mapping[str, Stage], present: set[str]) -> dict[str, set[st
 
 def recorded_inputs(stage: Stage, stages: Mapping[str, Stage], present: set[str]) -> tuple[str, ...]:
     """The nearest recorded ancestors of a stage."""
-    found: list[str] = []
-    for name in stage.inputs:
-        found += [name] if name in present else recorded_inputs(stages[name], stages, present)
-    return tuple(found)
+    between = (*(stages[name] for name in unrecorded(stage, stages, present)), stage)
+    return tuple(dict.fromkeys(name for each in between for name in each.inputs if name in present))

@@ -17,7 +17,7 @@ from torch import Tensor
 from labkit.compare import Difference, measure
 from labkit.compare.difference import unravel
 from labkit.verification.budget import Expected, compared, expect, storage_uncertainty
-from labkit.verification.chain import Inputs, Stage
+from labkit.verification.chain import Inputs, Stage, unrecorded
 from labkit.verification.precision import FLOOR_FACTOR, Precision
 
 StageVerdict = Literal["same", "differs"]
@@ -192,17 +192,19 @@ def expect_locally(
     Where an input was not recorded it is computed from its own inputs in turn, back to the nearest recorded ancestors,
     and what rounding may do on the way is carried along.
     """
-    values, uncertain = [], []
-    for name in stage.inputs:
-        if name in candidate:
-            value = candidate[name].double()
-            values.append(value)
-            uncertain.append(storage_uncertainty(value, candidate[name].dtype, precision))
-        else:
-            made = expect_locally(stages[name], stages, candidate, precision)
-            values.append(made.output)
-            uncertain.append(made.budget)
-    return expect(stage, tuple(values), tuple(uncertain), precision)
+    made: dict[str, Expected] = {}
+    for name in (*unrecorded(stage, stages, candidate), stage.tap):
+        values, uncertain = [], []
+        for source in stages[name].inputs:
+            if source in candidate:
+                value = candidate[source].double()
+                values.append(value)
+                uncertain.append(storage_uncertainty(value, candidate[source].dtype, precision))
+            else:
+                values.append(made[source].output)
+                uncertain.append(made[source].budget)
+        made[name] = expect(stages[name], tuple(values), tuple(uncertain), precision)
+    return made[stage.tap]
 
 
 def share_of(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:
