@@ -25,6 +25,9 @@ def verify(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="Where labkit's side runs: cpu, cuda or mps.")] = "cpu",
     tokens: Annotated[int, typer.Option(help="Greedy tokens to compare after each prompt.")] = 20,
+    trace: Annotated[
+        Path | None, typer.Option(help="Judge this trace file of any engine instead of running labkit's.")
+    ] = None,
     json: Annotated[
         str | None, typer.Option(help="Write the report as JSON to this file (- for standard output).")
     ] = None,
@@ -32,14 +35,20 @@ def verify(
     """Compare labkit with transformers stage by stage: exit 0 same, 1 differs, 2 cannot tell."""
     if prompt and ids:
         raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
+    if trace is not None and (prompt or ids or plant):
+        raise ArgumentError("a trace brings its own prompt and engine", fix="leave --prompt, --ids and --plant out")
     rows = None if ids is None else [parse_ids(text) for text in ids]
     with progress() as say:
         from labkit.report.verify import render_verification, verification_json
         from labkit.verification import verify as run
+        from labkit.verification.verify_trace import verify_trace
 
-        report = run(
-            folder, prompts=prompt, ids=rows, plant=plant, dtype=dtype, device=device, tokens=tokens, progress=say
-        )
+        if trace is not None:
+            report = verify_trace(trace, folder, progress=say)
+        else:
+            report = run(
+                folder, prompts=prompt, ids=rows, plant=plant, dtype=dtype, device=device, tokens=tokens, progress=say
+            )
     if json is not None:
         write_json(verification_json(report), json)
     if json != "-":

@@ -129,6 +129,7 @@ def verification_json(report: Report) -> dict[str, Any]:
         "tokens": [dataclasses.asdict(result) for result in report.tokens],
         "controls": {**dataclasses.asdict(report.controls), "failures": list(report.controls.failures)},
         "notes": list(report.notes),
+        "next_tap": report.next_tap,
     }
 
 

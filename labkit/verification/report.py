@@ -31,6 +31,8 @@ class Report:
     tokens: tuple[TokenResult, ...]
     controls: Controls
     notes: tuple[str, ...] = ()
+    next_tap: str | None = None
+    """For a trace of some taps only: the one to record next, which halves the search for the first fault."""
 
     @property
     def first_divergence(self) -> str | None:

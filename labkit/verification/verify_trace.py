@@ -1,0 +1,110 @@
+"""trace file, checkpoint folder -> Report: the same verdict as for a running engine, from the file alone."""
+
+from pathlib import Path
+
+from labkit.config import GPT2Config
+from labkit.errors import TraceError
+from labkit.load import embedded, load_gpt2
+from labkit.verification.chain import Inputs, build_chain
+from labkit.verification.prompts import Prompt
+from labkit.verification.report import Report
+from labkit.verification.standard import Case, Standard
+from labkit.verification.trace import Trace, open_trace
+from labkit.verification.trace_next import NextTap, choose_next
+from labkit.verification.trace_record import weights_sha256
+from labkit.verification.trace_sequence import TraceSequence, config_differences
+from labkit.verification.verify import Progress
+
+SIZES = ("vocab_size", "n_embd", "n_layer", "n_head", "n_inner")
+"""Config fields that a trace must share with the checkpoint to be held against it at all."""
+
+
+def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress: Progress | None = None) -> Report:
+    """Hold the trace at ``path`` against the checkpoint in ``folder`` (default: the embedded one).
+
+    The precision is the one that the trace declares. Decode steps are judged as one sequence with their prompt. A
+    trace of some taps only is judged on what it has; ``next_tap`` of the report is the tap to record next.
+    Raises ``TraceError`` where the trace cannot be used.
+
+    >>> import tempfile
+    >>> from labkit.verification.trace import write_trace
+    >>> from labkit.verification.trace_record import record_trace
+    >>> file = Path(tempfile.mkdtemp()) / "engine.safetensors"
+    >>> run = record_trace(engine="labkit", ids=[[5, 7, 9]], taps=["h.*.resid_post", "logits"], plant=["erf-gelu:2"])
+    >>> write_trace(file, run.tensors, run.metadata)
+    >>> report = verify_trace(file)
+    >>> report.first_divergence, report.next_tap
+    ('h.2.resid_post', 'h.2.attn.z')
+    """
+    say = progress or (lambda _step: None)
+    place = embedded() if folder is None else Path(folder)
+    with open_trace(path) as trace:
+        say("loading the checkpoint")
+        config = load_gpt2(place).config
+        notes = _config_notes(trace, config)
+        sequence = TraceSequence(trace)
+        if not len(sequence):
+            raise TraceError(
+                "the trace holds no tap that every pass recorded", where=path, fix="record at least logits"
+            )
+        say("loading it in transformers, in float64")
+        standard = Standard(place, config, trace.metadata.precision)
+        say("every recorded stage")
+        case = standard.judge(sequence, sequence.inputs)
+        following = _next_tap(standard, sequence, case)
+        notes += (*_contents_notes(trace, sequence), *_weights_notes(trace, place), *sequence.stale_cache())
+        return Report(
+            checkpoint=place.name,
+            engine=trace.metadata.engine,
+            dtype=trace.metadata.precision.describe(),
+            planted=None,
+            prompts=_prompts(sequence.inputs),
+            stages=case.stages,
+            agreement=case.agreement,
+            tokens=(),
+            controls=case.controls,
+            notes=notes if following is None else (*notes, str(following)),
+            next_tap=None if following is None else following.tap,
+        )
+
+
+def _next_tap(standard: Standard, sequence: TraceSequence, case: Case) -> NextTap | None:
+    """What to record next where the first origin was judged over stages that are not in the trace."""
+    stages = build_chain(standard.config, standard.weights, sequence.inputs)
+    origins = [stage.name for stage in case.stages if stage.cause == "local"]
+    return choose_next(stages, sequence, origins[0]) if origins else None
+
+
+def _config_notes(trace: Trace, config: GPT2Config) -> tuple[str, ...]:
+    lines = config_differences(trace.config, config)
+    for line in lines:
+        if line.split(" ")[0] in SIZES:
+            raise TraceError(f"the trace is of another model: {line}", where=trace.path, fix="give its own checkpoint")
+    return tuple(f"{line}: the checkpoint's counts" for line in lines)
+
+
+def _contents_notes(trace: Trace, sequence: TraceSequence) -> tuple[str, ...]:
+    notes = []
+    if sequence.step_count:
+        notes.append(f"the prompt and {sequence.step_count} decode steps were judged as one sequence")
+    if sequence.partly:
+        notes.append(f"left out, since not every pass recorded them: {', '.join(sequence.partly)}")
+    if sequence.unknown:
+        notes.append(f"left out, since they are no taps: {', '.join(sequence.unknown)}; labkit lint-trace says more")
+    return tuple(notes)
+
+
+def _weights_notes(trace: Trace, folder: Path) -> tuple[str, ...]:
+    stated = trace.metadata.weights_sha256
+    if stated is None:
+        return ()
+    found = weights_sha256(folder)
+    if found is None or found == stated:
+        return ()
+    return (f"the trace was made with other weights: SHA-256 {stated[:12]}…, the checkpoint's is {found[:12]}…",)
+
+
+def _prompts(inputs: Inputs) -> tuple[Prompt, ...]:
+    """Each row's ids without its padding."""
+    rows = zip(inputs.ids, inputs.real, strict=True)
+    return tuple(Prompt(text=None, ids=tuple(row[real].tolist())) for row, real in rows)
