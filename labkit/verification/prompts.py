@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from labkit.config import GPT2Config
-from labkit.errors import ArgumentError, LabkitError, MissingFileError
+from labkit.errors import ArgumentError, LabkitError, MissingFileError, OutOfRangeError
 from labkit.tokenizer import Tokenizer
 
 PROMPTS = (
@@ -86,3 +86,11 @@ def check_room(prompts: tuple[Prompt, ...], config: GPT2Config, tokens: int) -> 
                 got=f"{len(prompt.ids)} tokens",
                 fix="shorten it",
             )
+        for place, i in enumerate(prompt.ids):
+            if not 0 <= i < config.vocab_size:
+                raise OutOfRangeError(
+                    f"prompt {number}: id {place} is beyond the vocabulary",
+                    expected=f"0 to {config.vocab_size - 1}",
+                    got=i,
+                    fix="encode the text with this checkpoint's own tokenizer",
+                )
