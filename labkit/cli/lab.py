@@ -62,7 +62,8 @@ def address(port: int, first: str, token: str) -> str:
 def server_command(notebooks: Path, first: str, *, port: int, browser: bool) -> list[str]:
     """The command line of a JupyterLab on loopback that asks nothing."""
     command = [
-        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN"),
+        *(sys.executable, "-m", "jupyterlab", "--LabApp.log_level=WARN"),
+        "--ServerApp.log_level=WARN",
         f"--ServerApp.root_dir={notebooks}",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",

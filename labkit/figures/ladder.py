@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-3
 """Shares of a budget below this, zero included, are drawn here."""
-MOST = 1e9
+MOST = 1e8
 MARKS = {
     "": ("o", BLUE, "within rounding"),
     "inherited": (">", ORANGE, "inherited"),
@@ -33,7 +33,7 @@ def draw_ladder(report: Report) -> "Figure":
     grid = figure.subplots(1, len(columns), sharex=True, squeeze=False)[0]  # [column]
     inner = next((name for name in columns if name.startswith("block")), None)
     for place, (axes, (name, stages)) in enumerate(zip(grid, columns.items(), strict=True)):
-        _draw_column(axes, name, stages, labels=not name.startswith("block") or name == inner)
+        _draw_column(axes, name, stages, rows, labels=not name.startswith("block") or name == inner)
         if place == len(columns) // 2:
             axes.set_xlabel("error / budget", fontsize=9, color=INK)
     seen = {_kind(stage) for stage in report.stages}
@@ -56,15 +56,15 @@ def _columns(stages: tuple[StageResult, ...]) -> dict[str, list[StageResult]]:
     return columns
 
 
-def _draw_column(axes: "Axes", name: str, stages: list[StageResult], *, labels: bool) -> None:
+def _draw_column(axes: "Axes", name: str, stages: list[StageResult], rows: int, *, labels: bool) -> None:
     dress(axes)
     axes.set_xscale("log")
     axes.set_xlim(LEAST / 2, MOST * 2)
-    axes.set_xticks([1e-3, 1, 1e3, 1e6, 1e9], ["", "1", "", "$10^6$", ""])
+    axes.set_xticks([1e-3, 1, 1e3, 1e6], ["", "1", "", "$10^6$"])
     axes.minorticks_off()
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_title(name, fontsize=8, color=INK)
-    axes.set_ylim(len(stages) - 0.5, -0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
     short = [stage.name.split(".", 2)[2] if stage.name.startswith("h.") else stage.name for stage in stages]
     axes.set_yticks(range(len(stages)), short if labels else [""] * len(stages))
     for row, stage in enumerate(stages):

@@ -31,7 +31,7 @@ class LabWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
     _css = (ASSETS / "lab.css").read_text(encoding="utf-8")
     KEPT: ClassVar[tuple[str, ...]] = ()
-    _remembered: ClassVar[dict[tuple[type, Hashable], dict[str, Any]]] = {}
+    _remembered: ClassVar[dict[tuple[str, Hashable], dict[str, Any]]] = {}
 
     error = traitlets.Unicode().tag(sync=True)
 
@@ -58,11 +58,11 @@ class LabWidget(anywidget.AnyWidget):  # type: ignore[misc]
                 self.error = ""
 
     def _recall(self) -> dict[str, Any]:
-        return dict(self._remembered.get((type(self), self._key), {})) if self._key is not None else {}
+        return dict(self._remembered.get((type(self).__name__, self._key), {})) if self._key is not None else {}
 
     def _remember(self, _change: Any) -> None:
         if self._key is not None:
-            self._remembered[type(self), self._key] = {name: getattr(self, name) for name in self.KEPT}
+            self._remembered[type(self).__name__, self._key] = {name: getattr(self, name) for name in self.KEPT}
 
     def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}

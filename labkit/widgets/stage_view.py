@@ -4,6 +4,7 @@ Rows are the stages of a block, columns the blocks; the stages before and after 
 words and signs only: they are the same on every machine, while errors below the budget are not.
 """
 
+import math
 from html import escape
 from typing import Any, Literal, TypedDict
 
@@ -27,6 +28,8 @@ class Cell(TypedDict):
     sign: Sign
     mark: str
     used: str
+    heat: int
+    """Strength of the cell's colour, in percent; grows with the error."""
     detail: dict[str, Any]
 
 
@@ -67,7 +70,37 @@ def grid_view(report: Report) -> GridView:
 
 def _cell(stage: StageResult) -> Cell:
     sign: Sign = "same" if stage.verdict == "same" else "inherited" if stage.cause == "inherited" else "local"
-    return Cell(name=stage.name, sign=sign, mark=SIGNS[sign], used=short_ratio(stage.used), detail=stage_json(stage))
+    return Cell(
+        name=stage.name,
+        sign=sign,
+        mark=SIGNS[sign],
+        used=short_ratio(stage.used),
+        heat=heat(stage.used),
+        detail=plain(stage_json(stage)),
+    )
+
+
+def heat(used: float) -> int:
+    """Strength of colour for an error in units of its budget: up to 26 within rounding, 30 to 56 beyond.
+
+    >>> heat(0.0), heat(1.0), heat(1000.0), heat(float("inf"))
+    (6, 26, 43, 56)
+    """
+    if used <= 1:
+        return round(6 + 20 * used)
+    return round(30 + 26 * min(math.log10(used) / 6, 1)) if math.isfinite(used) else 56
+
+
+def plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Infinities and NaN as words: a page cannot read them as JSON numbers.
+
+    >>> plain({"used": float("inf"), "shape": [1, 2]})
+    {'used': 'inf', 'shape': [1, 2]}
+    """
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }
 
 
 def short_ratio(value: float) -> str:

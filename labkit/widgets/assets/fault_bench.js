@@ -9,7 +9,7 @@ function render({ model, el }) {
     model.get("faults").map((each) => make("option", { value: each.name }, `${each.name}: ${each.mistake}`)),
   );
   const block = make("select", { onchange: () => send() });
-  const prompt = make("input", { type: "text", maxlength: 1000, spellcheck: "false" });
+  const prompt = make("input", { type: "text", maxlength: 1000, spellcheck: "false", class: "labkit-wide" });
   const status = make("output", { class: "labkit-count" });
   const send = () => {
     model.set("choice", { fault: fault.value, block: Number(block.value), prompt: prompt.value });
@@ -22,6 +22,7 @@ function render({ model, el }) {
     make("div", { class: "labkit-row" }, labelled("Prompt", prompt), make("button", { type: "submit" }, "Verify"), status),
   );
   const root = make("div", { class: "labkit labkit-fault-bench", role: "group", "aria-label": "Fault bench" }, form, error.line, grid.root);
+  let drawn = null;
   const draw = () => {
     const choice = model.get("choice");
     const view = model.get("grid");
@@ -36,7 +37,10 @@ function render({ model, el }) {
     const busy = model.get("busy");
     root.setAttribute("aria-busy", String(busy));
     status.textContent = busy ? "verifying…" : "";
-    if (view.blocks !== undefined) grid.draw(view);
+    if (view.blocks === undefined || view === drawn) return;
+    drawn = view;
+    grid.selected = null; // a new run starts at the operation to blame
+    grid.draw(view);
   };
   const watched = "change:choice change:grid change:busy";
   model.on(watched, draw);

@@ -37,7 +37,7 @@ class Panel {
     this.copied = make("output", { class: "labkit-count" });
     this.foot = make(
       "div",
-      { class: "labkit-row" },
+      { class: "labkit-row labkit-foot" },
       button("Copy state", () => this.copy()),
       index === 0
         ? button("Compare with another text", () => this.addPanel(), { class: "labkit-add" })

@@ -26,12 +26,7 @@ class StageGrid {
     this.head = make("p", { class: "labkit-said", "aria-live": "polite" });
     this.table = make("div", { class: "labkit-grid", onkeydown: (event) => this.key(event) });
     this.detail = make("div", { class: "labkit-detail", "aria-live": "polite" });
-    this.root = make(
-      "div",
-      {},
-      this.head,
-      make("div", { class: "labkit-panels" }, make("div", {}, legend(), this.table), this.detail),
-    );
+    this.root = make("div", {}, this.head, legend(), make("div", { class: "labkit-panels" }, this.table, this.detail));
   }
 
   draw(view) {
@@ -39,7 +34,7 @@ class StageGrid {
     this.head.textContent = view.headline;
     this.rows = [...view.before, ...view.inside, ...view.after];
     const cells = this.rows.flatMap((row) => row.cells);
-    const first = cells.find((cell) => cell.sign !== "same") ?? cells[0];
+    const first = cells.find((cell) => cell.sign === "local") ?? cells[0];
     if (!cells.some((cell) => cell.name === this.selected)) this.selected = first.name;
     const head = make(
       "tr",
@@ -67,7 +62,7 @@ class StageGrid {
         "data-focus": cell.name,
       };
       const content = button(`${cell.mark} ${cell.used}`, () => this.choose(cell.name), attributes);
-      return make("td", { class: `labkit-${cell.sign}`, colspan: span }, content);
+      return make("td", { class: `labkit-${cell.sign}`, colspan: span, style: `--heat: ${cell.heat}%` }, content);
     });
     return make("tr", {}, make("th", { scope: "row" }, row.label), cells);
   }
