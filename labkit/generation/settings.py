@@ -16,6 +16,32 @@ from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
 DEFAULT_TOKENS = 20
 """New tokens where nobody says how many."""
 
+FILE_NAME = "generation_config.json"
+
+TRANSFORMERS_TOP_K = 50
+"""What transformers cuts to where generation_config.json samples and states no top_k."""
+
+NOT_FOLLOWED: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "penalty_alpha": (),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "top_h": (),
+    "no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "bad_words_ids": (),
+    "sequence_bias": (),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1, 1.0),
+    "min_length": (0,),
+}
+"""Fields of generation_config.json that would change the text and are told, not followed, and their idle values."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -80,13 +106,15 @@ class Sourced:
 
     settings: Settings
     origins: Mapping[str, str]
+    max_length: int | None = None  # tokens of prompt and text together, where the checkpoint limits that
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = [f"{name} {getattr(self.settings, name)!r} ({origin})" for name, origin in self.origins.items()]
         return ", ".join(said) or "greedy"
 
 
-def resolve(given: Mapping[str, Any], *, folder: Path | None) -> Sourced:
+def resolve(given: Mapping[str, Any], *, folder: Path | None, longest_prompt: int = 0) -> Sourced:
     """The options in ``given`` (None: not given) over those of ``folder``'s generation_config.json.
 
     >>> sourced = resolve({"tokens": 5, "top_k": None}, folder=None)
@@ -96,7 +124,10 @@ def resolve(given: Mapping[str, Any], *, folder: Path | None) -> Sourced:
     stored = checkpoint_settings(folder) if folder is not None else Sourced(settings=Settings(), origins={})
     stated = {name: value for name, value in given.items() if value is not None}
     origins = {**stored.origins, **dict.fromkeys(stated, "given")}
-    return Sourced(settings=replace(stored.settings, **stated), origins=origins)
+    if "tokens" not in origins and stored.max_length is not None:
+        stated["tokens"] = max(0, stored.max_length - longest_prompt)
+        origins["tokens"] = f"max_length {stored.max_length} in {FILE_NAME}"
+    return replace(stored, settings=replace(stored.settings, **stated), origins=origins)
 
 
 def checkpoint_settings(folder: str | Path) -> Sourced:
@@ -105,14 +136,21 @@ def checkpoint_settings(folder: str | Path) -> Sourced:
     Temperature, top_k, top_p and min_p act only where ``do_sample`` is true, as in transformers. Raises ``ConfigError``
     naming the field that has no sense.
     """
-    path = Path(folder) / "generation_config.json"
+    path = Path(folder) / FILE_NAME
     if not path.exists():
         return Sourced(settings=Settings(), origins={})
+    fields = read_config_fields(path)
+    stated = _from_fields(fields)
+    origins = dict.fromkeys(stated, path.name)
+    if fields.get("do_sample") and fields.get("top_k") is None:
+        stated["top_k"], origins["top_k"] = TRANSFORMERS_TOP_K, "transformers' default where do_sample is true"
     try:
-        stated = _from_fields(read_config_fields(path))
-        return Sourced(settings=Settings(**stated), origins=dict.fromkeys(stated, path.name))
+        settings = Settings(**stated)
     except (ArgumentError, ArgumentTypeError) as error:
-        raise ConfigError(str(error), where=path, fix="correct the file, or pass the option") from error
+        raise ConfigError(str(error), where=path, fix="correct the file, or remove the field") from error
+    ignored = [name for name, idle in NOT_FOLLOWED.items() if fields.get(name) not in (None, *idle)]
+    notes = tuple(f"{path.name} states {name} {fields[name]!r}, which labkit does not follow" for name in ignored)
+    return Sourced(settings=settings, origins=origins, max_length=fields.get("max_length"), notes=notes)
 
 
 def _from_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,10 +168,9 @@ def _from_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
             stated[ours] = stored[theirs]
     stop = stored.get("eos_token_id")
     if stop is not None:
-        stated["stop_ids"] = tuple(stop) if isinstance(stop, list) else (stop,)
-    strings = stored.get("stop_strings")
-    if strings:
-        stated["stop"] = (strings,) if isinstance(strings, str) else tuple(strings)
+        stated["stop_ids"] = as_tuple(stop)
+    if stored.get("stop_strings"):
+        stated["stop"] = as_tuple(stored["stop_strings"])
     return stated
 
 

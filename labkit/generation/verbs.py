@@ -213,19 +213,19 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
         if name not in Options.__annotations__:
             raise UnknownNameError.near("option", name, Options.__annotations__)
     folder = checkpoint_folder(model)
-    given = {name: options.get(name) for name in option_names()}
-    given |= {name: as_tuple(given[name]) for name in ("stop", "stop_ids")}
-    sourced = resolve(given, folder=folder)
     tokenizer = options.get("tokenizer")
     notes: list[str] = []
-    needed = bool(sourced.settings.stop) or any(isinstance(prompt, str) for prompt in prompts)
     if tokenizer is None:
+        needed = bool(options.get("stop")) or any(isinstance(prompt, str) for prompt in prompts)
         tokenizer, notes = find_tokenizer(model, folder, needed=needed)
     ids = [_ids(prompt, tokenizer) for prompt in prompts]
+    given = {name: options.get(name) for name in option_names()}
+    given |= {name: as_tuple(given[name]) for name in ("stop", "stop_ids")}
+    sourced = resolve(given, folder=folder, longest_prompt=max(map(len, ids), default=0))
     run = Continuation(
         model, ids, sourced.settings, cached=options.get("cache", True), window=options.get("window", "refuse")
     )
-    return Stream(run, ids, sourced, tokenizer, notes)
+    return Stream(run, ids, sourced, tokenizer, [*sourced.notes, *notes])
 
 
 def checkpoint_folder(model: GPT2) -> Path | None:

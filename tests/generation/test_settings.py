@@ -1,0 +1,98 @@
+"""Options, the checkpoint's defaults under them, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
+from labkit.generation.settings import Settings, checkpoint_settings, resolve
+
+
+def folder_with(tmp_path: Path, **fields: Any) -> Path:
+    (tmp_path / "generation_config.json").write_text(json.dumps(fields))
+    return tmp_path
+
+
+def test_no_file_is_plain_greedy(tmp_path: Path) -> None:
+    sourced = checkpoint_settings(tmp_path)
+    assert sourced.settings == Settings()
+    assert sourced.settings.plain
+    assert str(sourced) == "greedy"
+
+
+def test_the_file_s_sampling_is_honoured_and_named(tmp_path: Path) -> None:
+    folder = folder_with(
+        tmp_path, do_sample=True, temperature=0.7, top_p=0.9, eos_token_id=[3, 5], max_new_tokens=7, top_k=0
+    )
+    sourced = checkpoint_settings(folder)
+    assert sourced.settings == Settings(temperature=0.7, top_p=0.9, stop_ids=(3, 5), tokens=7)
+    assert "temperature 0.7 (generation_config.json)" in str(sourced)
+
+
+def test_sampling_without_top_k_cuts_to_fifty_as_transformers_does(tmp_path: Path) -> None:
+    sourced = checkpoint_settings(folder_with(tmp_path, do_sample=True))
+    assert (sourced.settings.top_k, sourced.settings.temperature) == (50, 1.0)
+    assert "top_k 50 (transformers' default" in str(sourced)
+
+
+def test_without_do_sample_temperature_and_cuts_are_idle(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, temperature=0.7, top_k=5, eos_token_id=9)
+    assert checkpoint_settings(folder).settings == Settings(stop_ids=(9,))
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, do_sample=True, temperature=0.7, eos_token_id=9)
+    sourced = resolve({"temperature": 0.0, "stop_ids": (1,), "seed": None}, folder=folder)
+    assert not sourced.settings.sampled
+    assert sourced.settings.stop_ids == (1,)
+    assert sourced.origins["temperature"] == "given"
+
+
+def test_max_length_counts_the_prompt(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, max_length=50)
+    sourced = resolve({}, folder=folder, longest_prompt=12)
+    assert sourced.settings.tokens == 38
+    assert "max_length 50" in str(sourced)
+    assert resolve({"tokens": 4}, folder=folder, longest_prompt=12).settings.tokens == 4
+
+
+def test_fields_that_are_not_followed_are_told(tmp_path: Path) -> None:
+    notes = checkpoint_settings(folder_with(tmp_path, num_beams=4, no_repeat_ngram_size=0)).notes
+    assert notes == ("generation_config.json states num_beams 4, which labkit does not follow",)
+
+
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"generation_config.json: temperature: out of range .*got -1"):
+        checkpoint_settings(folder_with(tmp_path, do_sample=True, temperature=-1))
+    with pytest.raises(ConfigError, match="stop_ids: not a whole number"):
+        checkpoint_settings(folder_with(tmp_path, eos_token_id="x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens", -1),
+        ("min_tokens", -1),
+        ("temperature", -0.5),
+        ("temperature", float("nan")),
+        ("top_k", 0),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("min_p", 1.01),
+        ("repetition_penalty", 0.0),
+        ("stop_ids", (-1,)),
+        ("stop", ("",)),
+        ("seed", -3),
+    ],
+)
+def test_options_out_of_range(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name}: "):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("tokens", 2.5), ("top_k", True), ("temperature", "hot"), ("seed", 1.0)])
+def test_options_of_the_wrong_type(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"^{name}: "):
+        Settings(**{name: value})
