@@ -137,6 +137,7 @@ def write_planned(file: BinaryIO, plan: list[Planned], header: bytes) -> None:
     for item in plan:
         for chunk in _chunks(item):
             file.write(chunk)
+            del chunk  # or it would keep its tensor's copy alive while the next one is made
 
 
 def _check_metadata(metadata: Mapping[str, str], where: str) -> None:
@@ -226,7 +227,8 @@ def _chunks(item: Planned) -> Iterator[memoryview | bytes]:
         yield value.data
     elif isinstance(value, torch.Tensor):
         dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        yield dense.reshape(-1).view(torch.uint8).numpy().data
+        flat = dense.as_strided((dense.numel(),), (1,))  # a single element may be "contiguous" with any stride
+        yield flat.view(torch.uint8).numpy().data
     else:
         array = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).reshape(-1)
         bits = DTYPES[item.dtype].bits

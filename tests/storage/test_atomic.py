@@ -1,0 +1,266 @@
+"""The old file or the new one, never less: kill -9 in a loop, a full disk, a read-only folder, two writers at once."""
+
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.errors import FileAccessError
+from labkit.storage import load_safetensors, open_safetensors, save_safetensors
+from labkit.storage.atomic import replacing
+
+IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+NUMEL = 400_000  # 1.6 MB a tensor: long enough to be killed in the middle
+
+WRITERS = f"""
+    import itertools, os, signal, sys
+    import numpy as np
+    from labkit.storage import save_safetensors
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead are buried at once
+    print("ready", flush=True)
+    for line in sys.stdin:
+        first, path = line.rstrip("\\n").split(" ", 1)
+        child = os.fork()
+        if child == 0:
+            for number in itertools.count(int(first)):
+                save_safetensors({{name: np.full({NUMEL}, number, dtype=np.float32) for name in "abcd"}}, path)
+        print(child, flush=True)
+"""
+
+
+class Writers:
+    """A process that starts writers, each of which saves the same file again and again until it is killed."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITERS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._answer() == "ready"
+
+    def start(self, path: Path, first: int) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{first} {path}\n")
+        self.process.stdin.flush()
+        return int(self._answer())
+
+    def kill(self, writer: int) -> None:
+        os.kill(writer, signal.SIGKILL)
+        while True:
+            try:
+                os.kill(writer, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.001)
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def writers() -> Iterator[Writers]:
+    started = Writers()
+    yield started
+    started.process.communicate(timeout=30)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def require_whole(path: Path) -> float:
+    """The file is one save, all of it: four tensors of one value."""
+    with open_safetensors(path, mode="copy") as file:
+        values = {float(value) for tensor in file.values() for value in (tensor.min(), tensor.max())}
+    assert len(values) == 1
+    return values.pop()
+
+
+def kill_writers(writers: Writers, path: Path, rounds: int) -> set[float]:
+    save_safetensors({name: torch.full((NUMEL,), -1.0) for name in "abcd"}, path)
+    chance = random.Random(0)
+    seen = set()
+    for number in range(rounds):
+        writer = writers.start(path, number * 1000)
+        time.sleep(chance.uniform(0.0, 0.1))
+        writers.kill(writer)
+        seen.add(require_whole(path))
+    return seen
+
+
+def test_kill_9_leaves_a_whole_file(tmp_path: Path, writers: Writers) -> None:
+    seen = kill_writers(writers, tmp_path / "model.safetensors", rounds=20)
+    assert len(seen) > 3, "no writer ever got as far as a rename"
+    assert len(names_in(tmp_path)) > 1, "no writer was killed in the middle of a save"
+
+
+@pytest.mark.slow
+def test_kill_9_in_a_long_loop(tmp_path: Path, writers: Writers) -> None:
+    assert len(kill_writers(writers, tmp_path / "model.safetensors", rounds=500)) > 100
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "model[1].safetensors"
+    orphan = tmp_path / ".model[1].safetensors.123-abcd.labkit-tmp"
+    other = tmp_path / ".other.safetensors.123-abcd.labkit-tmp"
+    for each in (orphan, other):
+        each.write_bytes(b"half")
+        os.utime(each, (1, 1))
+    save_safetensors({"a": torch.zeros(1)}, path)
+    assert names_in(tmp_path) == sorted([other.name, path.name])
+
+
+def test_two_writers_at_once(tmp_path: Path, writers: Writers) -> None:
+    path = tmp_path / "model.safetensors"
+    both = [writers.start(path, 0), writers.start(path, 500_000)]
+    deadline = time.monotonic() + 20
+    seen: set[bool] = set()
+    while len(seen) < 2 and time.monotonic() < deadline:
+        if path.exists():
+            seen.add(require_whole(path) >= 500_000)
+    for writer in both:
+        writers.kill(writer)
+    require_whole(path)
+    assert seen == {False, True}, "both were seen to write"
+
+
+def test_another_process_keeps_its_map(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_safetensors({"a": torch.full((NUMEL,), 1.0)}, path)
+    program = """
+        import sys
+        from labkit.storage import open_safetensors
+        file = open_safetensors(sys.argv[1])
+        print("open", flush=True)
+        sys.stdin.readline()
+        print(float(file["a"].min()), float(file["a"].max()), flush=True)
+    """
+    reader = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "open\n"
+    save_safetensors({"a": torch.full((NUMEL,), 2.0)}, path)
+    output, _ = reader.communicate("go\n", timeout=60)
+    assert output == "1.0 1.0\n"
+    assert float(load_safetensors(path)["a"][0]) == 2.0
+
+
+@pytest.mark.skipif(not IS_ROOT or sys.platform != "linux", reason="mounting a small file system needs root on Linux")
+def test_a_full_disk_leaves_the_old_file_and_no_temporary(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"this system does not let root mount a file system: {mounted.stderr.decode().strip()}")
+    try:
+        path = disk / "model.safetensors"
+        save_safetensors({"a": torch.ones(1000)}, path)
+        before = path.read_bytes()
+        with pytest.raises(FileAccessError, match="cannot write: No space left on device; the old file is untouched"):
+            save_safetensors({"a": torch.zeros(1_000_000)}, path)
+        assert path.read_bytes() == before
+        assert names_in(disk) == [path.name]
+        save_safetensors({"a": torch.zeros(1000)}, path)
+        assert float(load_safetensors(path, mode="copy")["a"].sum()) == 0.0
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs POSIX users")
+def test_a_read_only_folder_is_told(tmp_path: Path) -> None:
+    """Run as a user without root's rights, because root may write anywhere."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "model.safetensors"
+    save_safetensors({"a": torch.ones(3)}, path)
+    before = path.read_bytes()
+    for each in (tmp_path, *tmp_path.parents):
+        if each.owner() == folder.owner() and "pytest" in str(each):
+            each.chmod(each.stat().st_mode | stat.S_IXOTH | stat.S_IXGRP)
+    folder.chmod(0o555)
+    program = f"""
+        import torch
+        from labkit.errors import FileAccessError
+        from labkit.storage import save_safetensors
+        import os
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            save_safetensors({{"a": torch.zeros(3)}}, {str(path)!r})
+        except FileAccessError as error:
+            print(error)
+    """
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
+        )
+    finally:
+        folder.chmod(0o755)
+    assert "cannot write: Permission denied; the old file is untouched" in told.stdout
+    assert path.read_bytes() == before
+    assert names_in(folder) == [path.name]
+
+
+def test_file_and_folder_are_synced_before_and_after_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, Path.replace
+
+    def record_sync(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def record_replace(source: Path, target: Path) -> Path:
+        done.append("rename")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "replace", record_replace)
+    save_safetensors({"a": torch.zeros(3)}, tmp_path / "model.safetensors")
+    assert done == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize("failing", [(os, "fsync"), (Path, "replace")])
+def test_no_temporary_is_left_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: tuple[object, str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"old")
+    with monkeypatch.context() as patched:
+        patched.setattr(*failing, fail)
+        with pytest.raises(FileAccessError, match="cannot write: Input/output error"):
+            save_safetensors({"a": torch.zeros(3)}, path)
+    assert path.read_bytes() == b"old"
+    assert names_in(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("x")])
+def test_an_interrupt_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
+    def interrupted() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise error
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"old")
+    with pytest.raises(type(error)):
+        interrupted()
+    assert path.read_bytes() == b"old"
+    assert names_in(tmp_path) == [path.name]
