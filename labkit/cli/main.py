@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import checkpoint, generate, lab, storage, tokenizer, verify
+from labkit.cli import checkpoint, generate, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -21,6 +21,7 @@ storage.register(app)
 checkpoint.register(app)
 tokenizer.register(app)
 verify.register(app)
+trace.register(app)
 generate.register(app)
 lab.register(app)
 

@@ -1,0 +1,117 @@
+"""``labkit trace``, ``labkit lint-trace``, ``labkit compare``: trace files of any engine."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from labkit.cli.console import progress, write_json
+from labkit.cli.verify import parse_ids
+from labkit.errors import ArgumentError
+
+Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
+Model = Annotated[Path | None, typer.Option("--model", metavar="FOLDER", help="The checkpoint that was run.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this room's commands."""
+    app.command()(trace)
+    app.command("lint-trace")(lint)
+    app.command()(compare)
+
+
+def trace(
+    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The trace file to write.")],
+    engine: Annotated[Literal["hf", "labkit"], typer.Option(help="transformers or labkit.")] = "hf",
+    prompt: Annotated[list[str] | None, typer.Option(help="A text to run; several make one padded batch.")] = None,
+    ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several make a batch.")] = None,
+    taps: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Taps to keep (default: all).")] = None,
+    plant: Annotated[
+        list[str] | None, typer.Option(help="Plant a fault in labkit's engine: NAME or NAME:BLOCK.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where it runs: cpu, cuda or mps.")] = "cpu",
+    steps: Annotated[int, typer.Option(help="Greedy decode steps with the KV cache after the prompt.")] = 0,
+    from_dumps: Annotated[
+        Path | None,
+        typer.Option("--from-dumps", metavar="MAP.json", help="Gather .npy and raw dumps instead of running."),
+    ] = None,
+) -> int:
+    """Run a checkpoint and write every stage to a trace file."""
+    if prompt and ids:
+        raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
+    if from_dumps is not None and (folder or prompt or ids or taps or plant or steps):
+        raise ArgumentError("dumps bring their own prompt and taps", fix="give --from-dumps and -o alone")
+    rows = None if ids is None else [parse_ids(text) for text in ids]
+    with progress() as say:
+        say("running the prompt")
+        from labkit.verification.trace import write_trace
+
+        if from_dumps is not None:
+            from labkit.verification.trace_import import read_dumps
+
+            recorded = read_dumps(from_dumps)
+        else:
+            from labkit.verification.trace_record import record_trace
+
+            recorded = record_trace(
+                folder,
+                engine=engine,
+                prompts=prompt,
+                ids=rows,
+                taps=taps or "all",
+                plant=plant or (),
+                dtype=dtype,
+                device=device,
+                steps=steps,
+            )
+        say("writing the trace")
+        write_trace(output, recorded.tensors, recorded.metadata)
+    typer.echo(f"{output}: {len(recorded.tensors)} tensors from {recorded.metadata.engine}")
+    for note in recorded.notes:
+        typer.echo(f"note: {note}")
+    return 0
+
+
+def lint(file: Annotated[Path, typer.Argument(help="A trace file.")], *, model: Model = None, json: Json = None) -> int:
+    """Say what is wrong with a trace file: exit 0 clean, 1 defects, 2 unusable."""
+    with progress() as say:
+        say("reading the trace")
+        from labkit.report.trace import lint_json, render_lint
+        from labkit.verification.lint import lint_trace
+
+        report = lint_trace(file, model)
+    if json is not None:
+        write_json(lint_json(report), json)
+    if json != "-":
+        from rich.console import Console
+
+        Console().print(render_lint(report), soft_wrap=True)
+    return report.return_code
+
+
+def compare(
+    actual: Annotated[Path, typer.Argument(help="The trace in question.")],
+    expected: Annotated[Path, typer.Argument(help="The trace to hold it against.")],
+    *,
+    atol: Annotated[float | None, typer.Option(help="The largest absolute error that counts as equal.")] = None,
+    model: Model = None,
+    ulps: Annotated[bool, typer.Option("--ulps", help="Count errors in ULPs by dtype and binade.")] = False,
+    json: Json = None,
+) -> int:
+    """Compare two trace files tensor by tensor: exit 0 same, 1 differs, 2 cannot tell."""
+    with progress() as say:
+        say("comparing")
+        from labkit.report.trace import comparison_json, render_comparison
+        from labkit.verification.compare_traces import compare_traces
+
+        result = compare_traces(actual, expected, atol=atol, folder=model, ulps="on" if ulps else "off", progress=say)
+    if json is not None:
+        write_json(comparison_json(result), json)
+    if json != "-":
+        from rich.console import Console
+
+        Console().print(render_comparison(result), soft_wrap=True)
+    return result.return_code
