@@ -148,7 +148,7 @@ class BulkEncoder:
             table.clear()
             chosen = [(data, token) for data, token in tokens if shortest <= len(data) <= longest and 0 not in data]
             padded = b"".join(data.ljust(WORD * table.words, b"\0") for data, _ in chosen)
-            keys = np.frombuffer(padded, "<u8").reshape(len(chosen), -1)  # [token, word]
+            keys = np.frombuffer(padded, "<u8").reshape(len(chosen), table.words)  # [token, word]
             ids = np.array([token for _, token in chosen], np.int64)  # [token]
             places = self._store.add(ids) + np.arange(len(ids))  # [token]
             room = table.room()

@@ -48,12 +48,9 @@ class TokenBytes:
                 return self._join_array(np.frombuffer(array("I", listed), np.uint32))
             except (TypeError, OverflowError):
                 pass  # some id is no whole number, or beyond 32 bits: named below
-        try:
-            return b"".join(map(self._bytes_of.__getitem__, listed))
-        except (KeyError, TypeError):
-            for place, token in enumerate(listed):
-                self._checked(token, where=f"position {place}")
-            raise
+        if set(map(type, listed)) - {int} or not self._bytes_of.keys() >= set(listed):
+            listed = [self._checked(token, where=f"position {place}") for place, token in enumerate(listed)]
+        return b"".join(map(self._bytes_of.__getitem__, listed))
 
     def _join_array(self, ids: npt.NDArray[np.integer]) -> bytes:
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
