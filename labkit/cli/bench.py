@@ -1,0 +1,39 @@
+"""``labkit bench``: a command for each thing that is measured; other rooms' benches add theirs here."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labkit.cli.console import progress, safe, write_json
+
+bench = typer.Typer(help="Measure labkit beside other libraries on this machine.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(bench, name="bench")
+
+
+@bench.command("load")
+def bench_load(
+    folder: Annotated[Path | None, typer.Argument(help="A checkpoint folder (default: a random GPT-2 small).")] = None,
+    *,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 7,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write JSON to a file; - is standard output.")
+    ] = None,
+) -> int:
+    """Loading and the eager forward beside transformers: exit 0 within every limit, 1 over one."""
+    with progress() as say:
+        from dataclasses import asdict
+
+        from labkit.bench.load import bench_load as run
+
+        result = run(folder, repeats=repeats, say=say)
+    if json is not None:
+        ratios = [asdict(each) | {"ratio": each.ratio, "within": each.within} for each in result.measures]
+        write_json(asdict(result) | {"measures": ratios, "return_code": result.return_code}, json)
+    if json != "-":
+        print("\n".join(safe(line) for line in str(result).split("\n")))
+    return result.return_code
