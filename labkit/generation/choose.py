@@ -33,7 +33,7 @@ class Chooser:
         self.seed: int | None = None
         self._generators: list[torch.Generator] = []
         if settings.sampled:
-            self.seed = torch.seed() % 2**32 if settings.seed is None else settings.seed
+            self.seed = torch.Generator().seed() % 2**32 if settings.seed is None else settings.seed
             device = model.device
             self._generators = [torch.Generator(device=device).manual_seed(self.seed + row) for row in range(batch)]
 

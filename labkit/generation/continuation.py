@@ -57,6 +57,7 @@ class Continuation:
         self._decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached)
         self._chooser = Chooser(model, settings, batch=len(prompts))
         self._last: list[int] = []
+        self._logits: Tensor | None = None  # of a pass whose ids are not chosen yet, so that a break repeats nothing
 
     @property
     def seed(self) -> int | None:
@@ -67,9 +68,11 @@ class Continuation:
         """Row number -> its new id, for every row that runs; nothing when the text is over."""
         if not self.running or self.new >= self._settings.tokens:
             return {}
-        logits = self._logits()  # [batch, vocab]
-        self._last = self._chooser.choose(logits, self.rows, new=self.new)
+        if self._logits is None:
+            self._logits = self._read()  # [batch, vocab]
+        self._last = self._chooser.choose(self._logits, self.rows, new=self.new)
         self.new += 1
+        self._logits = None
         grown = {number: self._last[number] for number in sorted(self.running)}
         for number, token in enumerate(self._last):
             self.rows[number].append(token)
@@ -81,7 +84,7 @@ class Continuation:
         """End a row for a reason that its ids do not show."""
         self.running.discard(number)
 
-    def _logits(self) -> Tensor:
+    def _read(self) -> Tensor:
         if self.new and self._decoder.length < self._limit:
             return self._decoder.step(torch.tensor(self._last, device=self._device))  # [batch, vocab]
         longest = max(map(len, self.rows))
