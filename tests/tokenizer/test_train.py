@@ -94,12 +94,7 @@ def count_again(words: Counter[bytes], merges: int) -> list[tuple[bytes, bytes, 
         for word, symbols in split.items():
             merged: list[bytes] = []
             for symbol in symbols:
-                if (
-                    merged
-                    and merged[-1] == left
-                    and symbol == right
-                    and (left != right or not _just(merged, left + right))
-                ):
+                if merged and merged[-1] == left and symbol == right:
                     merged[-1] = left + right
                 else:
                     merged.append(symbol)
