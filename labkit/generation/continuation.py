@@ -7,12 +7,11 @@ being made is here, in one object a call, so that a break at any point leaves th
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from labkit.errors import ArgumentError, OutOfRangeError, UnknownNameError
 from labkit.generation.choose import Chooser
-from labkit.generation.decoder import make_decoder
+from labkit.generation.decoder import Decoder, FastDecoder, make_decoder
+from labkit.generation.lookup import Lookup
+from labkit.generation.reading import PassByPass, Source
 from labkit.generation.settings import Settings
 from labkit.model import GPT2
 
@@ -39,6 +38,7 @@ class Continuation:
         *,
         cached: bool = True,
         window: Window = "refuse",
+        lookup: bool = False,
     ) -> None:
         if window not in ("refuse", "slide"):
             raise UnknownNameError.near("window", window, ("refuse", "slide"))
@@ -51,13 +51,14 @@ class Continuation:
         self.new = 0
         self.notes: list[str] = []
         self._settings = settings
-        self._limit = model.config.n_positions
-        self._device = model.device
-        capacity = max(longest, longest + settings.tokens - 1)
-        self._decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached)
         self._chooser = Chooser(model, settings, batch=len(prompts))
-        self._last: list[int] = []
-        self._logits: Tensor | None = None  # of a pass whose ids are not chosen yet, so that a break repeats nothing
+        capacity = max(longest, longest + settings.tokens - 1)
+        decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached)
+        self.source: Source
+        if lookup:
+            self.source = Lookup(model, _for_lookup(decoder, prompts, settings), self._chooser, self.notes.append)
+        else:
+            self.source = PassByPass(model, decoder, self._chooser, self.notes.append)
 
     @property
     def seed(self) -> int | None:
@@ -68,14 +69,11 @@ class Continuation:
         """Row number -> its new id, for every row that runs; nothing when the text is over."""
         if not self.running or self.new >= self._settings.tokens:
             return {}
-        if self._logits is None:
-            self._logits = self._read()  # [batch, vocab]
-        self._last = self._chooser.choose(self._logits, self.rows, new=self.new)
+        ids = self.source.next_ids(self.rows, new=self.new)
         self.new += 1
-        self._logits = None
-        grown = {number: self._last[number] for number in sorted(self.running)}
-        for number, token in enumerate(self._last):
+        for number, token in enumerate(ids):
             self.rows[number].append(token)
+        grown = {number: ids[number] for number in sorted(self.running)}
         if self.new >= self._settings.min_tokens:
             self.running -= {number for number, token in grown.items() if token in self._settings.stop_ids}
         return grown
@@ -84,16 +82,15 @@ class Continuation:
         """End a row for a reason that its ids do not show."""
         self.running.discard(number)
 
-    def _read(self) -> Tensor:
-        if self.new and self._decoder.length < self._limit:
-            return self._decoder.step(torch.tensor(self._last, device=self._device))  # [batch, vocab]
-        longest = max(map(len, self.rows))
-        keep = self._limit if longest <= self._limit else max(1, self._limit // 2)
-        if longest > keep:
-            self.notes.append(
-                f"at new token {self.new} the window slid: the last {keep} tokens are read from position 0"
-            )
-        return self._decoder.prefill([row[-keep:] for row in self.rows])  # [batch, vocab]
+
+def _for_lookup(decoder: Decoder, prompts: Sequence[Sequence[int]], settings: Settings) -> FastDecoder:
+    if len(prompts) > 1 or not settings.plain or not isinstance(decoder, FastDecoder):
+        raise ArgumentError(
+            "look-up decoding goes on with one prompt, greedily, with the cache",
+            where="lookup",
+            fix="leave out temperature, repetition_penalty, min_tokens, further prompts and cache=False, or lookup",
+        )
+    return decoder
 
 
 def greedy(model: GPT2, ids: Sequence[int], count: int) -> list[int]:

@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     seed: int | None  # the same text again on the same device; a fresh one is taken and told otherwise
     cache: bool  # False: the readable model over the whole text for every token
     window: Window  # "slide": past n_positions by reading the second half of the text again
+    lookup: bool  # True: several greedy ids a pass where the text repeats itself, the same ids in the end
     tokenizer: Tokenizer | None  # default: the one beside the checkpoint
 
 
@@ -223,7 +224,12 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
     given |= {name: as_tuple(given[name]) for name in ("stop", "stop_ids")}
     sourced = resolve(given, folder=folder, longest_prompt=max(map(len, ids), default=0))
     run = Continuation(
-        model, ids, sourced.settings, cached=options.get("cache", True), window=options.get("window", "refuse")
+        model,
+        ids,
+        sourced.settings,
+        cached=options.get("cache", True),
+        window=options.get("window", "refuse"),
+        lookup=options.get("lookup", False),
     )
     return Stream(run, ids, sourced, tokenizer, [*sourced.notes, *notes])
 
