@@ -287,4 +287,4 @@ def _sound_bools(raw: "Tensor", where: str) -> "Tensor":
 
 def _map_privately(source: LocalFile) -> mmap.mmap:
     """The whole file as copy-on-write pages."""
-    return mmap.mmap(source.file.fileno(), source.nbytes, access=mmap.ACCESS_COPY)
+    return mmap.mmap(source.handle, source.nbytes, access=mmap.ACCESS_COPY)

@@ -6,7 +6,7 @@ In: a path. Out: exactly the bytes asked for, or an error that says why not; nev
 import os
 import stat
 import threading
-from io import FileIO
+import weakref
 from pathlib import Path
 from typing import Protocol
 
@@ -49,9 +49,10 @@ class LocalFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.file = _open_regular(self.path)
+        self.handle = _open_regular(self.path)
+        self._close = weakref.finalize(self, os.close, self.handle)  # also where nobody calls close
         self._lock = threading.Lock()
-        facts = os.fstat(self.file.fileno())
+        facts = os.fstat(self.handle)
         self._size = facts.st_size
         self._modified = facts.st_mtime_ns
 
@@ -67,7 +68,7 @@ class LocalFile:
 
     def require_unchanged(self) -> None:
         """Raise ``FileAccessError`` where the open file shrank, grew or was written to since it was opened."""
-        facts = os.fstat(self.file.fileno())
+        facts = os.fstat(self.handle)
         if facts.st_size != self._size:
             verb = "shrank" if facts.st_size < self._size else "grew"
             raise FileAccessError(
@@ -105,23 +106,25 @@ class LocalFile:
 
     def _read_some(self, begin: int, buffer: memoryview) -> int:
         if hasattr(os, "preadv"):
-            return os.preadv(self.file.fileno(), [buffer], begin)
-        with self._lock:
-            self.file.seek(begin)
-            return self.file.readinto(buffer) or 0
+            return os.preadv(self.handle, [buffer], begin)
+        with self._lock:  # no positioned reads here: the position is shared
+            os.lseek(self.handle, begin, os.SEEK_SET)
+            data = os.read(self.handle, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         """Close the file; memory maps of it stay alive."""
-        self.file.close()
+        self._close()
 
 
-def _open_regular(path: Path) -> FileIO:
+def _open_regular(path: Path) -> int:
     try:
         mode = path.stat().st_mode  # before opening, because opening a pipe would wait for its writer
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise FileAccessError(f"it is {kind}", where=path, expected="a safetensors file")
-        return path.open("rb", buffering=0)
+        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError as error:
         dangling = path.is_symlink()
         raise MissingFileError(
