@@ -65,11 +65,7 @@ def forward(network: Network, inputs: Inputs, tap: Tap) -> Tensor:
         stream = block(network, inputs, tap, i, stream)  # [batch, pos, n_embd]
     if inputs.last_only:
         stream = stream[:, -1:]  # [batch, 1, n_embd]
-    normed = tap(
-        "ln_f", ops.ln_f(stream, p["ln_f.weight"], p["ln_f.bias"], config.layer_norm_epsilon)
-    )  # [batch, pos, n_embd]
-    table = p["wte.weight"] if config.tie_word_embeddings else p["lm_head.weight"]  # [vocab, n_embd]
-    return tap("logits", ops.lm_head(normed, table))  # [batch, pos, vocab]
+    return unembed(network, tap, stream)  # [batch, pos, vocab]
 
 
 def block(network: Network, inputs: Inputs, tap: Tap, i: int, stream: Tensor) -> Tensor:
@@ -86,6 +82,16 @@ def block(network: Network, inputs: Inputs, tap: Tap, i: int, stream: Tensor) ->
     )  # [batch, pos, n_embd]
     thought = mlp(network, tap, i, normed)  # [batch, pos, n_embd]
     return tap(h + "resid_post", ops.resid_post(stream, normed, thought))  # [batch, pos, n_embd]
+
+
+def unembed(network: Network, tap: Tap, stream: Tensor) -> Tensor:
+    """The final norm, then each position's dot product with every token's embedding."""
+    config, p, ops = network.config, network.parameters, network.operations
+    normed = tap(
+        "ln_f", ops.ln_f(stream, p["ln_f.weight"], p["ln_f.bias"], config.layer_norm_epsilon)
+    )  # [batch, pos, n_embd]
+    table = p["wte.weight"] if config.tie_word_embeddings else p["lm_head.weight"]  # [vocab, n_embd]
+    return tap("logits", ops.lm_head(normed, table))  # [batch, pos, vocab]
 
 
 def attention(network: Network, inputs: Inputs, tap: Tap, i: int, normed: Tensor) -> Tensor:

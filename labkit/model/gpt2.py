@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config, parameter_shapes
 from labkit.errors import ArgumentError, CheckpointError, UnknownNameError
-from labkit.model.forward import Attention, Cache, Network, forward
+from labkit.model.forward import Attention, Cache, Network, forward, unembed
 from labkit.model.inputs import Ids, check_inputs
 from labkit.model.operations import Operations
 from labkit.model.taps import Probe, Replacement, match_taps, untapped
@@ -128,6 +128,11 @@ class GPT2:
         with torch.set_grad_enabled(gradients == "on"):
             result = forward(self._network, inputs, tap)  # [batch, pos, vocab]
         return Run(logits=result, taps=probe.recorded)
+
+    def unembed(self, stream: Tensor) -> Tensor:
+        """The logits [batch, pos, vocab] of a residual stream [batch, pos, n_embd]: ln_f, then the head."""
+        with torch.no_grad():
+            return unembed(self._network, untapped, stream)  # [batch, pos, vocab]
 
     def _check_visible(self, names: Iterable[str]) -> None:
         if self._network.attention == "eager":
