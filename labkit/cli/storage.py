@@ -211,20 +211,16 @@ def selftest(
 def read_headers(path: str) -> "tuple[list[Header], tuple[str, ...]]":
     """The headers of a file, or of every shard of a snapshot folder, without torch."""
     from labkit.storage.header import read_header
+    from labkit.storage.places import is_file
     from labkit.storage.shards import read_snapshot_headers
 
     return ([read_header(path)], ()) if is_file(path) else read_snapshot_headers(path)
 
 
-def is_file(path: str) -> bool:
-    """Whether it is one file rather than a snapshot folder; an address is a file where it ends in .safetensors."""
-    from labkit.storage.places import is_address
-
-    return path.endswith(".safetensors") if is_address(path) else not Path(path).is_dir()
-
-
 def file_with(path: str, tensor: str | None) -> str:
     """The file itself, or the one of a snapshot that holds the tensor (its first, unless a tensor is given)."""
+    from labkit.storage.places import is_file
+
     if is_file(path):
         return path
     headers, _ = read_headers(path)

@@ -49,6 +49,17 @@ def is_address(path: str | os.PathLike[str]) -> bool:
     return isinstance(path, str) and _ADDRESS.match(path) is not None
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether it is meant as one safetensors file rather than a snapshot folder; it need not be there.
+
+    >>> is_file("https://example.com/a.safetensors"), is_file("https://example.com/a"), is_file("none.safetensors")
+    (True, False, True)
+    """
+    if not is_address(path) and Path(path).exists():
+        return not Path(path).is_dir()
+    return str(path).endswith(".safetensors")
+
+
 def open_source(path: str | os.PathLike[str]) -> ByteSource:
     """The file at a path or an address, open for reading."""
     if is_address(path):

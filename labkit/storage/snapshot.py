@@ -15,7 +15,7 @@ from labkit.errors import UnknownNameError
 from labkit.storage.file import Mode, SafetensorsFile, open_safetensors
 from labkit.storage.header import Entry, Header
 from labkit.storage.index import SINGLE_NAME, check_framework, check_shards
-from labkit.storage.places import is_address, open_folder
+from labkit.storage.places import is_file, open_folder
 from labkit.storage.shards import Prefer, choose_index, for_each_shard
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def open_snapshot(folder: str | os.PathLike[str], *, mode: Mode = "mapped", pref
 
     Raises ``MissingFileError`` where there is no checkpoint, else as ``open_safetensors``.
     """
-    if Path(folder).is_file() or (is_address(folder) and str(folder).endswith(".safetensors")):
+    if is_file(folder):
         return Snapshot({Path(folder).name: open_safetensors(folder, mode=mode)}, folder=Path(folder).parent)
     place = open_folder(folder)
     index = choose_index(place, prefer=prefer)
