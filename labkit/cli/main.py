@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import checkpoint, generate, lab, storage, tokenizer, trace, verify
+from labkit.cli import bench, checkpoint, generate, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 storage.register(app)
 checkpoint.register(app)
+bench.register(app)
 tokenizer.register(app)
 verify.register(app)
 trace.register(app)

@@ -106,7 +106,8 @@ class GPT2:
         the value. ``attention_mask`` [batch, past + pos]: 0 where a position is padding; positions are counted over the
         ones unless ``position_ids`` [pos] or [batch, pos] says otherwise. ``cache``: keys and values of the positions
         before ``ids``. ``logits="last"`` computes the last position's alone. ``nonfinite="refuse"`` raises at the first
-        tap that holds a NaN or an infinity. With ``gradients="on"`` the taps stay part of the graph.
+        tap that holds a NaN or an infinity. With ``gradients="on"`` the taps are part of a graph that begins at wte and
+        wpe, whether or not a parameter asks for its gradient: ``torch.autograd.grad(loss, run.taps["h.3.attn.z"])``.
 
         Raises ``UnknownNameError`` (a KeyError) for a tap that is not there, ``OutOfRangeError`` (an IndexError) for an
         id or a position beyond its table, ``ArgumentError`` for shapes that do not fit, ``NonFiniteError``.
@@ -123,8 +124,8 @@ class GPT2:
         record = match_taps(taps, self.config) if taps is not None else ()
         swap = {name: each for glob, each in (replace or {}).items() for name in match_taps(glob, self.config)}
         self._check_visible((*record, *swap))
-        probe = Probe(record=record, replace=swap, refuse_nonfinite=nonfinite == "refuse")
-        tap = probe if record or swap or nonfinite == "refuse" else untapped
+        probe = Probe(record=record, replace=swap, refuse_nonfinite=nonfinite == "refuse", gradients=gradients == "on")
+        tap = probe if record or swap or nonfinite == "refuse" or gradients == "on" else untapped
         with torch.set_grad_enabled(gradients == "on"):
             result = forward(self._network, inputs, tap)  # [batch, pos, vocab]
         return Run(logits=result, taps=probe.recorded)

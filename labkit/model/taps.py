@@ -121,6 +121,10 @@ def untapped(name: str, value: Tensor) -> Tensor:
     return value
 
 
+LEAVES = ("wte", "wpe")
+"""The first stages: with gradients on they begin the graph where no parameter does."""
+
+
 class Probe:
     """A tap that records the stages in ``record`` and replaces those in ``replace``; it records what flows on."""
 
@@ -130,15 +134,19 @@ class Probe:
         record: Iterable[str] = (),
         replace: Mapping[str, Replacement] | None = None,
         refuse_nonfinite: bool = False,
+        gradients: bool = False,
     ) -> None:
         self.recorded: dict[str, Tensor] = {}
         self._record = frozenset(record)
         self._replace = dict(replace or {})
         self._refuse_nonfinite = refuse_nonfinite
+        self._gradients = gradients
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         if name in self._replace:
             value = _replaced(name, value, self._replace[name])
+        if self._gradients and not value.requires_grad and name in LEAVES:
+            value = value.detach().requires_grad_()
         if self._refuse_nonfinite and not bool(torch.isfinite(value).all()):
             raise _nonfinite(name, value)
         if name in self._record:

@@ -88,6 +88,17 @@ def test_the_linear_layout_reads_back(source: Path, tmp_path: Path) -> None:
     assert {row.transposed for row in again.report.rows if row.name.endswith("c_proj.weight")} == {True}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_of_labkits_own_is_written_by_value(dtype: torch.dtype, source: Path, tmp_path: Path) -> None:
+    model = load_gpt2(source, dtype=dtype)  # bfloat16 matrices lie [out, in] in memory
+    save_snapshot(model.config, model.parameters_by_name, tmp_path / "new")
+    again = load_gpt2(tmp_path / "new", dtype=dtype)
+    assert all(torch.equal(each, again.parameters_by_name[name]) for name, each in model.parameters_by_name.items())
+    peer = transformers_loads(tmp_path / "new", dtype).float()
+    wide = load_gpt2(tmp_path / "new")
+    assert (wide(IDS) - logits(peer)).abs().max() < 1e-4
+
+
 def test_an_untied_head_is_written(tmp_path: Path) -> None:
     random_checkpoint.write(tmp_path / "a", tie_word_embeddings=False)
     save(tmp_path / "a", tmp_path / "b")

@@ -101,3 +101,16 @@ def test_nothing_is_kept_for_gradients_unless_asked(model: GPT2) -> None:
     by_weight, by_tap = torch.autograd.grad(loss, [weight, run.taps["h.1.ln_1"]])
     assert by_weight.abs().max() > 0
     assert by_tap.abs().max() > 0
+
+
+def test_gradients_reach_every_tap_without_a_parameter_asking(model: GPT2) -> None:
+    run = model.run(IDS, taps="all", gradients="on")
+    last = tuple(value for name, value in run.taps.items() if name != "logits")
+    slopes = torch.autograd.grad(run.logits[:, -1].logsumexp(-1).sum(), last, allow_unused=False)
+    for name, slope in zip(run.taps, slopes, strict=False):
+        assert slope.abs().max() > 0, name
+    step = 1e-2 * slopes[0] / slopes[0].norm()
+    moved = model.run(IDS, replace={"wte": lambda value: value + step}).logits[:, -1].logsumexp(-1).sum()
+    rise = float(moved - run.logits.detach()[:, -1].logsumexp(-1).sum())
+    assert rise == pytest.approx(float(1e-2 * slopes[0].norm()), rel=0.05)
+    assert not model.parameters_by_name["wte.weight"].requires_grad
