@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from tests.notebooks.execute import NOTEBOOKS, run
-from tests.oracles.random_checkpoint import write_random_checkpoint
+from tests.oracles import random_checkpoint
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 QUICK = {"04_merges.ipynb"}
@@ -46,7 +46,16 @@ def check(path: Path, folder: Path, change: Callable[[Any], None] | None) -> "su
         assert nbformat.writes(notebook) != before
     nbformat.write(notebook, folder / path.name)
     shutil.copy(NOTEBOOKS / "conftest.py", folder)
-    options = ["--nbval", "--nbval-cell-timeout=120", "-p", "no:cacheprovider", "-q", "-c", "/dev/null", f"--rootdir={folder}"]
+    options = [
+        "--nbval",
+        "--nbval-cell-timeout=120",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-c",
+        "/dev/null",
+        f"--rootdir={folder}",
+    ]
     command = [sys.executable, "-m", "pytest", *options, str(folder / path.name)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -71,9 +80,13 @@ def test_an_unchanged_copy_passes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-def test_it_runs_on_another_checkpoint(path: Path, tmp_path: Path) -> None:
+def test_it_runs_on_another_checkpoint(path: Path, tmp_path: Path, embedded: Path) -> None:
     """Every cell that reads CHECKPOINT runs on a GPT-2 that transformers wrote, every parameter redrawn."""
     notebook = nbformat.read(path, as_version=4)
     if not any("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells):
         pytest.skip("reads no checkpoint")
-    run(notebook, parameters={"CHECKPOINT": str(write_random_checkpoint(tmp_path))})
+    sizes = {"vocab_size": 2048, "n_positions": 128, "n_embd": 48, "n_head": 4, "n_layer": 3}
+    random_checkpoint.write(tmp_path, std=0.2, **sizes)
+    for name in ("vocab.json", "merges.txt", "tokenizer.json"):
+        shutil.copy(embedded / name, tmp_path)
+    run(notebook, parameters={"CHECKPOINT": str(tmp_path)})

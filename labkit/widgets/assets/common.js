@@ -23,6 +23,16 @@ function labelled(text, control) {
   return make("label", { class: "labkit-field" }, make("span", {}, text), control);
 }
 
+// A line of text whose Enter key sends its form; JupyterLab keeps the browser from doing so by itself.
+function textInput(attributes = {}) {
+  const send = (event) => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault();
+    event.target.form.requestSubmit();
+  };
+  return make("input", { type: "text", spellcheck: "false", onkeydown: send, ...attributes });
+}
+
 // Rebuilds the children of a node and keeps the focus on the control that had it, known by its data-focus.
 function redraw(node, ...children) {
   const held = node.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;

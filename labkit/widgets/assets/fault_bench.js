@@ -9,7 +9,7 @@ function render({ model, el }) {
     model.get("faults").map((each) => make("option", { value: each.name }, `${each.name}: ${each.mistake}`)),
   );
   const block = make("select", { onchange: () => send() });
-  const prompt = make("input", { type: "text", maxlength: 1000, spellcheck: "false", class: "labkit-wide" });
+  const prompt = textInput({ maxlength: 1000, class: "labkit-wide" });
   const status = make("output", { class: "labkit-count" });
   const send = () => {
     model.set("choice", { fault: fault.value, block: Number(block.value), prompt: prompt.value });

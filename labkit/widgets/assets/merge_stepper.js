@@ -8,7 +8,7 @@ class Panel {
     this.index = index;
     this.timer = null;
     this.root = make("section", { class: "labkit-panel", "aria-label": `Text ${index + 1}` });
-    this.text = make("input", { type: "text", maxlength: 2000, spellcheck: "false", "data-focus": "text" });
+    this.text = textInput({ maxlength: 2000 });
     this.form = make(
       "form",
       { class: "labkit-row", onsubmit: (event) => this.encode(event) },
@@ -151,7 +151,7 @@ class Panel {
   }
 
   drawCandidates(state) {
-    const head = make("tr", {}, ["pair", "rank", "line of merges.txt", "where", ""].map((name) => make("th", { scope: "col" }, name)));
+    const head = make("tr", {}, ["pair", "rank", "line of merges.txt", "where", "outcome"].map((name) => make("th", { scope: "col" }, name)));
     const rows = state.candidates.map((each, i) =>
       make(
         "tr",
