@@ -1,18 +1,19 @@
-"""The commands of the tokenizer: encode, decode, merges."""
+"""The commands of the tokenizer: encode, decode, merges, parity, train-bpe, bench tokenize."""
 
-import json
 import sys
-from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from labkit.cli.console import complain
+from labkit.cli.bench import bench
+from labkit.cli.console import complain, progress, safe, write_json
 from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
 
 if TYPE_CHECKING:
     from labkit.tokenizer import Tokenizer
+    from labkit.tokenizer.specials import SpecialTokens
 
 Folder = Annotated[
     Path | None,
@@ -37,6 +38,9 @@ def register(app: typer.Typer) -> None:
     app.command("encode")(encode)
     app.command("decode")(decode)
     app.command("merges")(merges)
+    app.command("parity")(parity)
+    app.command("train-bpe")(train_bpe)
+    bench.command("tokenize")(bench_tokenize)
 
 
 def encode(
@@ -47,9 +51,15 @@ def encode(
     special_tokens: Special = "plain",
     allow: Annotated[list[str] | None, typer.Option(help="Allow this special token; others are refused.")] = None,
     show: Annotated[bool, typer.Option("--show", help="A table of tokens, bytes and places.")] = False,  # noqa: FBT002
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Encode --file into this .npy or .safetensors file, of any size.")
+    ] = None,
 ) -> None:
     """The ids of a text."""
     loaded = load(tokenizer)
+    if out is not None:
+        encode_to_file(loaded, file, out, tuple(allow) if allow else special_tokens)
+        return
     words = given_text(text, file)
     meaning = tuple(allow) if allow else special_tokens
     if json_to is not None:
@@ -64,6 +74,20 @@ def encode(
         Console().print(render_encoding(loaded.explain(words, special_tokens=meaning)))
     else:
         print(" ".join(map(str, loaded.encode(words, special_tokens=meaning))))
+
+
+def encode_to_file(tokenizer: "Tokenizer", source: Path | None, target: Path, special_tokens: "SpecialTokens") -> None:
+    """Encode one file into another."""
+    if source is None:
+        raise ArgumentError("--out needs --file")
+    with progress() as say:
+        result = tokenizer.encode_file(
+            source,
+            target,
+            special_tokens=special_tokens,
+            progress=lambda done, total: say(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"),
+        )
+    print(f"{safe(result.path)}: {result.tokens} ids ({result.dtype}) from {result.source_bytes} bytes")
 
 
 def decode(
@@ -114,6 +138,77 @@ def merges(
         ids = loaded.encode_piece(piece.data)
         console.print(render_merges(piece, steps, ids))
         console.print()
+
+
+def parity(
+    files: Annotated[list[Path], typer.Argument(help="UTF-8 files to compare on.")],
+    tokenizer: Folder = None,
+    json_to: Json = None,
+) -> int:
+    """Our ids beside tiktoken's and tokenizers' on your own text; a difference is shrunk to the smallest piece."""
+    from labkit.tokenizer.parity import PEERS, compare_with_peer
+
+    loaded = load(tokenizer)
+    code, rows = 0, []
+    for file in files:
+        text = _decoded(read_bytes(file), str(file))
+        for peer in PEERS:
+            with progress() as say:
+                say(f"{file}: {peer}")
+                report = compare_with_peer(loaded, text, peer)
+            code = max(code, report.return_code)
+            rows.append({"file": file, **asdict(report)})
+            if json_to != "-":
+                print(f"{safe(file)}: {safe(report)}")
+    if json_to is not None:
+        write_json(rows, json_to)
+    return code
+
+
+def train_bpe(
+    files: Annotated[list[Path], typer.Argument(help="UTF-8 files to train on.")],
+    vocab_size: Annotated[int, typer.Option(help="Tokens in all: special ones, 256 bytes, merges.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where the three files go.")],
+    minimum_count: Annotated[int, typer.Option(min=1, help="Merge no pair that occurs less often.")] = 2,
+    special: Annotated[list[str] | None, typer.Option(help="Special tokens, in place of <|endoftext|>.")] = None,
+) -> None:
+    """Train a byte-level BPE and write vocab.json, merges.txt and tokenizer.json."""
+    from labkit.tokenizer import Tokenizer
+    from labkit.tokenizer.train import END_OF_TEXT, count_pieces, read_lines, train_steps, vocabulary_of
+
+    names = tuple(special) if special else (END_OF_TEXT,)
+    with progress() as say:
+        say("counting pieces")
+        pieces = count_pieces(read_lines(files))
+        steps = []
+        for step in train_steps(
+            pieces, vocabulary_size=vocab_size, special_tokens=names, minimum_count=minimum_count, runners_up=0
+        ):
+            steps.append(step)
+            if step.rank % 100 == 0:
+                say(f"merge {step.rank}: {step.winner.left + step.winner.right!r} occurs {step.winner.count} times")
+        trained = Tokenizer(vocabulary_of(steps, special_tokens=names))
+        trained.save(out)
+    last = f", the last occurs {steps[-1].winner.count} times" if steps else ""
+    print(f"{safe(out)}: {trained.vocabulary_size} tokens, {len(steps)} merges from {len(pieces)} pieces{last}")
+
+
+def bench_tokenize(
+    files: Annotated[list[Path] | None, typer.Argument(help="UTF-8 files; texts of this machine unless given.")] = None,
+    *,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds in which the sides take turns.")] = 7,
+    json_to: Json = None,
+) -> int:
+    """The tokenizer beside tiktoken and tokenizers: exit 0 where every goal is reached, 1 where one is not."""
+    from labkit.bench.tokenize import bench_tokenize as run
+
+    with progress() as say:
+        result = run(files or [], rounds=rounds, say=say)
+    if json_to is not None:
+        write_json(asdict(result) | {"return_code": result.return_code}, json_to)
+    if json_to != "-":
+        print("\n".join(safe(line) for line in str(result).split("\n")))
+    return result.return_code
 
 
 def load(folder: Path | None) -> "Tokenizer":
@@ -168,15 +263,3 @@ def parse_ids(text: str) -> list[int]:
             raise ArgumentError("is no id", where=repr(word), expected="whole numbers")
         ids.append(int(word))
     return ids
-
-
-def write_json(fields: dict[str, Any] | Iterable[Any], target: str) -> None:
-    """JSON on standard output, or in a file."""
-    text = json.dumps(fields, ensure_ascii=False, indent=1)
-    if target == "-":
-        print(text)
-        return
-    try:
-        Path(target).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FileAccessError(f"cannot be written ({error.strerror})", where=target) from None

@@ -69,6 +69,11 @@ class Tokenizer:
             raise VocabularyError(describe_missing(lost), where=folder, fix=MISSING_BYTES_FIX)
         return cls(vocabulary)
 
+    def prepare(self) -> Self:
+        """Build the tables of the fast roads now, which otherwise the first call does."""
+        self._bulk, self._short, self._tokens  # noqa: B018
+        return self
+
     @property
     def vocabulary_size(self) -> int:
         """The number of rows an embedding needs: the highest id and one."""

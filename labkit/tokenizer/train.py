@@ -178,7 +178,7 @@ class _Counts:
 
     def next_frequent(self, number: int) -> list[tuple[int, int, int]]:
         """As ``most_frequent``, the next few, left where they are."""
-        found = []
+        found: list[tuple[int, int, int]] = []
         while len(found) < number and (best := self.most_frequent(1)) is not None:
             if best not in found:
                 found.append(best)
