@@ -5,8 +5,9 @@ hold it to that at every step) without taps, dictionaries or shape checks, on me
 the model itself on everything so far, which is slow and is right for any planted fault.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from labkit.generation.cache import KVCache
+from labkit.generation.prepared import prepare
 from labkit.model import GPT2
-from labkit.model.operations import activation
 
 
 class Decoder(Protocol):
@@ -83,32 +84,11 @@ class WholeText:
         return self._model.run(self._ids, attention_mask=mask, logits="last").logits[:, -1]  # [batch, vocab]
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A block's parameters in the order of use, ready to be unpacked."""
-
-    ln_1: tuple[Tensor, Tensor]
-    c_attn: tuple[Tensor, Tensor]  # bias, weight [in, out]
-    attn_c_proj: tuple[Tensor, Tensor]
-    ln_2: tuple[Tensor, Tensor]
-    c_fc: tuple[Tensor, Tensor]
-    mlp_c_proj: tuple[Tensor, Tensor]
-    scale: float
-
-
-class _Rows:
-    """Room for the packed queries, keys and values of ``count`` new positions, and its views by head."""
-
-    def __init__(self, batch: int, count: int, n_head: int, like: Tensor) -> None:
-        n_embd = like.shape[1]
-        self.packed = like.new_empty(batch * count, 3 * n_embd)  # [batch * pos, 3 * n_embd]
-        thirds = self.packed.view(batch, count, 3, n_head, n_embd // n_head).permute(2, 0, 3, 1, 4)
-        self.q = thirds[0]  # [batch, head, pos, head_dim]
-        self.kv = thirds[1:]  # [2, batch, head, pos, head_dim]
-
-
 Store = Callable[[int, Tensor], object]
 """Puts a block's new keys and values, [2, batch, head, pos, head_dim], into the cache."""
+
+BUCKET = 64
+"""A step attends over a whole number of so many places, masked beyond the newest, so that views are made once each."""
 
 
 class FastDecoder:
@@ -123,120 +103,82 @@ class FastDecoder:
     """
 
     def __init__(self, model: GPT2, *, batch: int = 1, capacity: int | None = None) -> None:
-        config, p = model.config, model.parameters_by_name
-        self._config = config
-        self._batch = batch
-        self._device = model.device
-        self.cache = KVCache(
-            config,
-            capacity=min(capacity or config.n_positions, config.n_positions),
-            batch=batch,
-            dtype=model.dtype,
-            device=model.device,
-        )
-        self._wte, self._wpe = p["wte.weight"], p["wpe.weight"]  # [vocab, n_embd], [n_positions, n_embd]
-        self._head = p["wte.weight"] if config.tie_word_embeddings else p["lm_head.weight"]  # [vocab, n_embd]
-        self._ln_f = (p["ln_f.weight"], p["ln_f.bias"])
-        self._activation = activation(config.activation_function)
-        self._upcast = config.reorder_and_upcast_attn and model.dtype in (torch.bfloat16, torch.float16)
-        self._blocks = [
-            _Block(
-                ln_1=(p[f"h.{i}.ln_1.weight"], p[f"h.{i}.ln_1.bias"]),
-                c_attn=(p[f"h.{i}.attn.c_attn.bias"], p[f"h.{i}.attn.c_attn.weight"]),
-                attn_c_proj=(p[f"h.{i}.attn.c_proj.bias"], p[f"h.{i}.attn.c_proj.weight"]),
-                ln_2=(p[f"h.{i}.ln_2.weight"], p[f"h.{i}.ln_2.bias"]),
-                c_fc=(p[f"h.{i}.mlp.c_fc.bias"], p[f"h.{i}.mlp.c_fc.weight"]),
-                mlp_c_proj=(p[f"h.{i}.mlp.c_proj.bias"], p[f"h.{i}.mlp.c_proj.weight"]),
-                scale=config.scaling(block=i),
-            )
-            for i in range(config.n_layer)
-        ]
-        self._one = _Rows(batch, 1, config.n_head, self._wte)
-        self._padding: Tensor | None = None
-        self._visible: Tensor | None = None
+        config = model.config
+        capacity = min(capacity or config.n_positions, config.n_positions)
+        self.prepared = prepare(model)
+        self.batch, self.device = batch, model.device
+        self.cache = KVCache(config, capacity=capacity, batch=batch, dtype=model.dtype, device=model.device)
+        by_block = self.cache.table.view(config.n_layer, 2, *self.cache.table.shape[1:])
+        self.by_block = by_block  # [block, 2, batch, head, pos, head_dim]
+        self.padding: Tensor | None = None  # [batch]
+        self.padded: Tensor | None = None  # [batch, 1, 1, pos]: -inf where a row is padding, else 0
+        self.rows = Rows(batch, 1, config.n_head, self.prepared.wte)
+        self._unseen = torch.zeros(1, 2 * capacity, dtype=model.dtype, device=model.device)  # [1, 2 * pos]
+        self._unseen[:, capacity:] = -math.inf
+        self._views: dict[int, tuple[Tensor, ...]] = {}
+        self._single_bfloat16 = batch == 1 and model.dtype == torch.bfloat16 and model.device.type == "cpu"
 
     @property
     def length(self) -> int:
         return self.cache.length
 
-    def rewind(self, length: int) -> None:
-        """Forget the positions from ``length`` on."""
-        self.cache.rewind(length)
-
     @torch.inference_mode()
     def prefill(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Forget everything and read the prompts; logits [batch, vocab] after each one's last token."""
         self.cache.rewind(0)
-        ids, self._padding = pad_left(rows, self._device)  # [batch, pos], [batch]
-        self._visible = None
-        if self._padding is not None:
-            places = torch.arange(self.cache.capacity, device=self._device)  # [pos_k]
-            self._visible = places >= self._padding[:, None]  # [batch, pos_k]
+        ids, self.padding = pad_left(rows, self.device)  # [batch, pos], [batch]
+        self.padded = None
+        if self.padding is not None:
+            places = torch.arange(self.cache.capacity, device=self.device)  # [pos]
+            padded = torch.zeros(len(rows), self.cache.capacity, dtype=self.cache.table.dtype, device=self.device)
+            padded.masked_fill_(places < self.padding[:, None], -math.inf)  # [batch, pos]
+            self.padded = padded[:, None, None]  # [batch, 1, 1, pos]
         stream = self._read(ids)  # [batch, pos, n_embd]
-        return self._logits(stream[:, -1])  # [batch, vocab]
+        return self.logits(stream[:, -1])  # [batch, vocab]
 
     @torch.inference_mode()
     def extend(self, ids: Tensor) -> Tensor:
         """Read several more tokens of each row, ids [batch, pos]; logits [batch, pos, vocab] after each."""
-        return self._logits(self._read(ids))  # [batch, pos, vocab]
+        stream = self._read(ids)  # [batch, pos, n_embd]
+        return self.logits(stream.flatten(0, 1)).view(*ids.shape, -1)  # [batch, pos, vocab]
 
     @torch.inference_mode()
     def step(self, ids: Tensor) -> Tensor:
         """Read one more token of each row, ids [batch]; logits [batch, vocab] of the next."""
-        start = self.cache.length
-        self.cache.require(start + 1)
-        stream = functional.embedding(ids, self._wte)  # [batch, n_embd]
-        if self._padding is None:
-            stream += self._wpe[start]  # [batch, n_embd]
-            mask = None
-        else:
-            stream += self._wpe[start - self._padding]  # [batch, n_embd]
-            assert self._visible is not None
-            mask = self._visible[:, None, None, : start + 1]  # [batch, 1, 1, pos_k]
-        places = self._by_block[..., start : start + 1, :].unbind()  # each [2, batch, head, 1, head_dim]
-        table = self.cache.table[..., : start + 1, :].unbind()  # k and v of each block: [batch, head, pos_k, head_dim]
-        stream = self._layers(stream, self._one, lambda i, kv: places[i].copy_(kv), table, mask)  # [batch, n_embd]
-        self.cache.length = start + 1
-        return self._logits(stream)  # [batch, vocab]
-
-    @property
-    def _by_block(self) -> Tensor:
-        table = self.cache.table  # [2 * block, batch, head, pos, head_dim]
-        return table.view(self._config.n_layer, 2, *table.shape[1:])  # [block, 2, batch, head, pos, head_dim]
-
-    def _read(self, ids: Tensor) -> Tensor:
-        batch, count = ids.shape
-        start, end = self.cache.length, self.cache.length + count
+        start, end = self.cache.length, self.cache.length + 1
         self.cache.require(end)
-        positions = torch.arange(start, end, device=self._device)  # [pos]
-        if self._padding is not None:
-            positions = (positions - self._padding[:, None]).clamp(min=0)  # [batch, pos]
-        stream = functional.embedding(ids, self._wte) + self._wpe[positions]  # [batch, pos, n_embd]
-        mask = self._mask(start, end)
-        places = self._by_block[..., start:end, :].unbind()  # each [2, batch, head, pos, head_dim]
-        table = self.cache.table[..., :end, :].unbind()  # k and v of each block: [batch, head, pos_k, head_dim]
-        rows = _Rows(batch, count, self._config.n_head, self._wte)
-        flat = stream.view(batch * count, -1)  # [batch * pos, n_embd]
-        flat = self._layers(flat, rows, lambda i, kv: places[i].copy_(kv), table, mask)  # [batch * pos, n_embd]
+        position = start if self.padding is None else start - self.padding
+        stream = functional.embedding(ids, self.prepared.wte) + self.prepared.wpe[position]  # [batch, n_embd]
+        places = self.by_block[:, :, :, :, start:end].unbind()  # each [2, batch, head, 1, head_dim]
+        bucket = self.bucket(end)
+        beyond = self.cache.capacity - end
+        mask = self._unseen[:, beyond : beyond + bucket]  # [1, pos_k]
+        if self.padded is not None:
+            mask = mask + self.padded[..., :bucket]  # [batch, 1, 1, pos_k]
+        with _without_onednn() if self._single_bfloat16 else _AS_IT_IS:
+            stream = self.layers(stream, self.rows, lambda i, kv: places[i].copy_(kv), self.views(bucket), mask)
+            logits = self.logits(stream)  # [batch, vocab]
         self.cache.length = end
-        return flat.view(batch, count, -1)  # [batch, pos, n_embd]
+        return logits
 
-    def _mask(self, start: int, end: int) -> Tensor | None:
-        if start == 0 and self._visible is None:
-            return None
-        causal = torch.ones(end - start, end, dtype=torch.bool, device=self._device).tril(start)  # [pos_q, pos_k]
-        if self._visible is None:
-            return causal
-        itself = causal & ~causal.tril(start - 1)  # [pos_q, pos_k]: a row of padding sees itself, so that it is finite
-        return (causal & self._visible[:, None, None, :end]) | itself  # [batch, 1, pos_q, pos_k]
+    def bucket(self, positions: int) -> int:
+        """How many places a step attends over where so many are filled."""
+        return min(-(-positions // BUCKET) * BUCKET, self.cache.capacity)
 
-    def _layers(
-        self, stream: Tensor, rows: _Rows, store: Store, table: Sequence[Tensor], mask: Tensor | None
+    def views(self, bucket: int) -> tuple[Tensor, ...]:
+        """Keys and values of each block in turn, their first ``bucket`` places: [batch, head, pos_k, head_dim]."""
+        if bucket not in self._views:
+            self._views[bucket] = self.cache.table[..., :bucket, :].unbind()
+        return self._views[bucket]
+
+    def layers(
+        self, stream: Tensor, rows: "Rows", store: Store, table: Sequence[Tensor], mask: Tensor | None
     ) -> Tensor:
         """Every block over new positions: stream [batch * pos, n_embd] in and out."""
-        shape, epsilon, layer_norm = (self._config.n_embd,), self._config.layer_norm_epsilon, functional.layer_norm
-        addmm, attend, activate = torch.addmm, self._attend, self._activation
-        for i, block in enumerate(self._blocks):
+        prepared, layer_norm, addmm = self.prepared, torch.layer_norm, torch.addmm
+        shape, epsilon = [prepared.config.n_embd], prepared.config.layer_norm_epsilon
+        attend, activate = self._attend, prepared.activation
+        for i, block in enumerate(prepared.blocks):
             normed = layer_norm(stream, shape, *block.ln_1, epsilon)  # [batch * pos, n_embd]
             bias, weight = block.c_attn
             addmm(bias, normed, weight, out=rows.packed)  # [batch * pos, 3 * n_embd]
@@ -252,14 +194,70 @@ class FastDecoder:
             stream += addmm(bias, post, weight)  # [batch * pos, n_embd]
         return stream
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        dtype = v.dtype
-        if self._upcast:
-            q, k, v = q.float(), k.float(), v.float()
-        causal = mask is None and q.shape[2] > 1
-        z = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-        return z.to(dtype)  # [batch, head, pos, head_dim]
+    def logits(self, stream: Tensor) -> Tensor:
+        """The final norm and the head: stream [rows, n_embd] -> [rows, vocab]."""
+        prepared = self.prepared
+        epsilon = prepared.config.layer_norm_epsilon
+        normed = torch.layer_norm(stream, [prepared.config.n_embd], *prepared.ln_f, epsilon)  # [rows, n_embd]
+        return torch.mm(normed, prepared.head)  # [rows, vocab]
 
-    def _logits(self, stream: Tensor) -> Tensor:
-        normed = functional.layer_norm(stream, self._ln_f[0].shape, *self._ln_f, self._config.layer_norm_epsilon)
-        return functional.linear(normed, self._head)  # [..., vocab]
+    def _read(self, ids: Tensor) -> Tensor:
+        batch, count = ids.shape
+        start, end = self.cache.length, self.cache.length + count
+        self.cache.require(end)
+        positions = torch.arange(start, end, device=self.device)  # [pos]
+        if self.padding is not None:
+            positions = (positions - self.padding[:, None]).clamp(min=0)  # [batch, pos]
+        stream = functional.embedding(ids, self.prepared.wte) + self.prepared.wpe[positions]  # [batch, pos, n_embd]
+        places = self.by_block[..., start:end, :].unbind()  # each [2, batch, head, pos, head_dim]
+        table = self.cache.table[..., :end, :].unbind()  # k and v of each block: [batch, head, pos_k, head_dim]
+        rows = Rows(batch, count, self.prepared.config.n_head, self.prepared.wte)
+        flat = stream.view(batch * count, -1)  # [batch * pos, n_embd]
+        mask = self._mask(start, end)
+        flat = self.layers(flat, rows, lambda i, kv: places[i].copy_(kv), table, mask)  # [batch * pos, n_embd]
+        self.cache.length = end
+        return flat.view(batch, count, -1)  # [batch, pos, n_embd]
+
+    def _mask(self, start: int, end: int) -> Tensor | None:
+        if start == 0 and self.padded is None:
+            return None
+        causal = torch.ones(end - start, end, dtype=torch.bool, device=self.device).tril(start)  # [pos_q, pos_k]
+        if self.padded is None:
+            return causal
+        itself = causal & ~causal.tril(start - 1)  # [pos_q, pos_k]: a row of padding sees itself, so that it is finite
+        return (causal & (self.padded[..., :end] == 0)) | itself  # [batch, 1, pos_q, pos_k]
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        if self.prepared.upcast:
+            dtype, mask = v.dtype, mask if mask is None or mask.dtype == torch.bool else mask.float()
+            return self._fused(q.float(), k.float(), v.float(), mask, scale).to(dtype)
+        return self._fused(q, k, v, mask, scale)  # [batch, head, pos, head_dim]
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        causal = mask is None and q.shape[2] > 1
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+
+
+class Rows:
+    """Room for the packed queries, keys and values of ``count`` new positions, and its views by head."""
+
+    def __init__(self, batch: int, count: int, n_head: int, like: Tensor) -> None:
+        n_embd = like.shape[1]
+        self.packed = like.new_empty(batch * count, 3 * n_embd)  # [batch * pos, 3 * n_embd]
+        thirds = self.packed.view(batch, count, 3, n_head, n_embd // n_head).permute(2, 0, 3, 1, 4)
+        self.q = thirds[0]  # [batch, head, pos, head_dim]
+        self.kv = thirds[1:]  # [2, batch, head, pos, head_dim]
+
+
+_AS_IT_IS = nullcontext()
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """torch's own bfloat16 product of one row reads memory two to three times as fast as oneDNN's does."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before

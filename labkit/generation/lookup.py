@@ -28,8 +28,8 @@ LONGEST_DRAFT = 15
 NGRAMS = (4, 3, 2)
 """How many last ids are looked for earlier in the text, the longest match first."""
 
-ROUNDING = 64.0
-"""A lead above this many units of the largest logit's rounding is certain; the tests measure that 16 would do."""
+ROUNDING = {torch.float64: 64.0, torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 16.0}
+"""A lead above so many units of the largest logit's rounding is certain; a test measures that a quarter would do."""
 
 LONGEST_PAUSE = 64
 """Single steps after drafts that did not pay, at most."""
@@ -171,4 +171,4 @@ def _lead_is_certain(logits: Tensor) -> Tensor:
     """Whether each row's largest logit leads by more than rounding can account for, [pos]."""
     first, second = logits.topk(2, dim=-1).values.float().unbind(-1)  # [pos], [pos]
     largest = logits.abs().amax(-1).float()  # [pos]
-    return first - second > ROUNDING * torch.finfo(logits.dtype).eps * largest
+    return first - second > ROUNDING[logits.dtype] * torch.finfo(logits.dtype).eps * largest

@@ -1,5 +1,6 @@
 """The lean pass against the readable model: every step, batches with padding, flags, dtypes, the cache itself."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,13 @@ def test_upcast_attention_in_half_precision(tmp_path: Path) -> None:
 def test_the_comparison_sees_a_planted_fault(random_model: GPT2, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     fast, whole = FastDecoder(random_model, batch=2), WholeText(random_model)
     if change == "skip a block":
-        monkeypatch.setattr(fast, "_blocks", fast._blocks[:-1])
+        monkeypatch.setattr(fast, "prepared", replace(fast.prepared, blocks=fast.prepared.blocks[:-1]))
     if change == "position off by one":
-        monkeypatch.setattr(fast, "_wpe", fast._wpe.roll(1, 0))
+        monkeypatch.setattr(fast, "prepared", replace(fast.prepared, wpe=fast.prepared.wpe.roll(1, 0)))
     rows = [[5], [7, 8, 9]]
     expected, actual = whole.prefill(rows), fast.prefill(rows)
     if change == "padding seen":
-        monkeypatch.setattr(fast, "_visible", torch.ones_like(fast._visible))
+        monkeypatch.setattr(fast, "padded", torch.zeros_like(fast.padded))
         expected, actual = whole.step(torch.tensor([3, 4])), fast.step(torch.tensor([3, 4]))
     assert worst(actual, expected) > 1e-2
 
@@ -76,7 +77,7 @@ def test_several_tokens_at_once_equal_one_by_one(random_model: GPT2) -> None:
     several.prefill([prompt])
     expected = torch.stack([one.step(torch.tensor([token]))[0].clone() for token in more])
     assert worst(several.extend(torch.tensor([more]))[0], expected) < 1e-5
-    several.rewind(7)
+    several.cache.rewind(7)
     assert worst(several.step(torch.tensor([6])), expected[2:3]) < 1e-5
 
 

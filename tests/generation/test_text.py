@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import ArgumentError, ArgumentTypeError, NonFiniteError, OutOfRangeError, UnknownNameError
 from labkit.generation import generate, generate_batch, stream, stream_batch
+from labkit.generation.decoder import FastDecoder
 from labkit.generation.text import TextFeed
 from labkit.load import load_gpt2
 from labkit.model import GPT2
@@ -176,7 +177,7 @@ def test_a_break_inside_a_pass_leaves_the_model_usable(random_model: GPT2, monke
         raise KeyboardInterrupt("stop")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run._run._decoder, "_logits", interrupt)
+        patch.setattr(FastDecoder, "logits", interrupt)
         with pytest.raises(KeyboardInterrupt, match="stop"):
             next(iter(run))
     assert tuple(token.id for token in tokens) == run.result().ids == expected.ids[:4]

@@ -1,0 +1,115 @@
+"""A model's parameters in the order and the memory layout in which the lean pass reads them, once a model.
+
+In: a ``GPT2``. Out: a ``Prepared``. A one-row product runs at the memory's speed only where the matrix lies right:
+float32 as [in, out] (Conv1D's own layout, so only the head is turned), bfloat16 and float16 as [out, in].
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from labkit.config import GPT2Config
+from labkit.model import GPT2
+from labkit.model.operations import activation
+
+HALF = (torch.bfloat16, torch.float16)
+"""Dtypes whose matrices lie [out, in]."""
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A block's parameters in the order of use: norms as (weight, bias), products as (bias, weight [in, out])."""
+
+    ln_1: Pair
+    c_attn: Pair
+    attn_c_proj: Pair
+    ln_2: Pair
+    c_fc: Pair
+    mlp_c_proj: Pair
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What the lean pass needs of a model."""
+
+    config: GPT2Config
+    wte: Tensor  # [vocab, n_embd]
+    wpe: Tensor  # [n_positions, n_embd]
+    blocks: tuple[Block, ...]
+    ln_f: Pair
+    head: Tensor  # [n_embd, vocab]
+    activation: Callable[[Tensor], Tensor]
+    upcast: bool  # attention in float32 although the weights are shorter
+    state: tuple[int, ...]  # how often each parameter had been written to when it was prepared
+
+    @property
+    def nbytes_per_token(self) -> int:
+        """Bytes of weights that one step over any number of rows has to read; of wte and wpe only a row is looked up."""
+        pairs = [pair for block in self.blocks for pair in _pairs(block)] + [self.ln_f]
+        return sum(each.nbytes for pair in pairs for each in pair) + self.head.nbytes
+
+
+def prepare(model: GPT2) -> Prepared:
+    """The model's parameters made ready; what was made before is used again unless a parameter was changed since."""
+    state = tuple(each._version for each in model.parameters_by_name.values())
+    known = _PREPARED.get(model)
+    if known is None or known.state != state:
+        known = _PREPARED[model] = _prepare(model, state)
+    return known
+
+
+_PREPARED: WeakKeyDictionary[GPT2, Prepared] = WeakKeyDictionary()
+
+
+def _prepare(model: GPT2, state: tuple[int, ...]) -> Prepared:
+    config, p = model.config, model.parameters_by_name
+
+    def product(name: str) -> Pair:
+        return p[f"{name}.bias"], lay_out(p[f"{name}.weight"])
+
+    def norm(name: str) -> Pair:
+        return p[f"{name}.weight"], p[f"{name}.bias"]
+
+    blocks = tuple(
+        Block(
+            ln_1=norm(f"h.{i}.ln_1"),
+            c_attn=product(f"h.{i}.attn.c_attn"),
+            attn_c_proj=product(f"h.{i}.attn.c_proj"),
+            ln_2=norm(f"h.{i}.ln_2"),
+            c_fc=product(f"h.{i}.mlp.c_fc"),
+            mlp_c_proj=product(f"h.{i}.mlp.c_proj"),
+            scale=config.scaling(block=i),
+        )
+        for i in range(config.n_layer)
+    )
+    head = p["wte.weight"] if config.tie_word_embeddings else p["lm_head.weight"]  # [vocab, n_embd]
+    return Prepared(
+        config=config,
+        wte=p["wte.weight"],
+        wpe=p["wpe.weight"],
+        blocks=blocks,
+        ln_f=norm("ln_f"),
+        head=lay_out(head.t()),
+        activation=activation(config.activation_function),
+        upcast=config.reorder_and_upcast_attn and model.dtype in HALF,
+        state=state,
+    )
+
+
+def lay_out(weight: Tensor) -> Tensor:
+    """A weight [in, out] under the same shape, in memory as its dtype's one-row product wants it; copied only if not.
+
+    >>> lay_out(torch.zeros(2, 3)).stride(), lay_out(torch.zeros(2, 3, dtype=torch.bfloat16)).stride()
+    ((3, 1), (1, 2))
+    """
+    return weight.t().contiguous().t() if weight.dtype in HALF else weight.contiguous()  # [in, out]
+
+
+def _pairs(block: Block) -> tuple[Pair, ...]:
+    return (block.ln_1, block.c_attn, block.attn_c_proj, block.ln_2, block.c_fc, block.mlp_c_proj)
