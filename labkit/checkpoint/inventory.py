@@ -140,7 +140,7 @@ def _by_kind(stored: Sequence[Stored], nbytes: Mapping[str, int], config: GPT2Co
 def _by_block(stored: Sequence[Stored], nbytes: Mapping[str, int], config: GPT2Config) -> tuple[Count, ...]:
     parameters = _parameters(stored, config)
     blocks = {block for bare, _ in parameters if (block := block_of(bare)) is not None} | set(range(config.n_layer))
-    formula = "4 n_embd^2 + 9 n_embd + 2 n_embd n_inner + n_inner"
+    formula = "4 * n_embd * n_embd + 9 * n_embd + 2 * n_embd * n_inner + n_inner"
     counts = []
     for block in sorted(blocks):
         expected = sum(prod(shape) for name, shape in parameter_shapes(config).items() if block_of(name) == block)

@@ -61,7 +61,9 @@ def convert(
     *,
     dtype: Annotated[str | None, typer.Option(help="bf16, f16, f32 or f64 (default: as stored).")] = None,
     shard_size: Annotated[str | None, typer.Option(help="Split over shards of at most this, such as 200MB.")] = None,
-    layout: Annotated[str, typer.Option(help="hf (what transformers loads) or linear ([out, in] matrices).")] = "hf",
+    layout: Annotated[
+        str, typer.Option(help="hf (what transformers loads) or linear (matrices as nn.Linear has them).")
+    ] = "hf",
     names: Annotated[
         str | None, typer.Option(help="Whose names the source has: nanogpt, mingpt, mingpt-2020, linear, or MAP.json.")
     ] = None,

@@ -318,7 +318,6 @@ def _offline(repository: str, target: Path, revision: str | None, cache: str | P
     raise MissingFileError(
         f"the hub cannot be reached ({reason}), and not every file is here",
         where=repository,
-        expected=", ".join(NEEDED),
         got=f"{', '.join(lacking)} missing",
         fix=f"get them on a machine that is online and put them in {target}",
     )

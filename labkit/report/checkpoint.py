@@ -3,42 +3,41 @@
 Names come from files that anybody may have written: they are escaped before they reach a terminal or a page.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
+from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from labkit.checkpoint import LoadReport, TensorRow
 from labkit.checkpoint.inventory import Count, Inventory
+from labkit.checkpoint.records import Statistics
 from labkit.report.storage import plain, size_text
 
-_COLUMNS = ("parameter", "tensor", "shard", "bytes", "dtype", "shape", "note")
-_STATISTICS = ("min", "max", "mean", "std")
+_RIGHT = ("bytes", "min", "max", "mean", "std")
 
 
 def render_load_report(report: LoadReport) -> RenderableType:
     """Every tensor of the report in a table, and the notes under it."""
-    table = Table(title=plain(_title(report)), title_justify="left")
-    statistics = _has_statistics(report)
-    for column in (*_COLUMNS, *(_STATISTICS if statistics else ())):
-        table.add_column(column, justify="right" if column == "bytes" or column in _STATISTICS else "left")
-    for row in report.rows:
-        table.add_row(*(plain(cell) for cell in _cells(row, statistics=statistics)))
+    columns, rows = _table(report)
+    table = Table(title=plain(_title(report)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in _RIGHT else "left"
+        table.add_column(column, justify=justify, no_wrap=column == "tensor", overflow="fold")
+    for row in rows:
+        table.add_row(*(plain(cell) for cell in row))
     return Group(table, *(plain(f"- {note}") for note in report.notes))
 
 
 def load_report_html(report: LoadReport) -> str:
     """The same as a table of HTML, every name escaped."""
-    statistics = _has_statistics(report)
-    head = "".join(f"<th>{escape(each)}</th>" for each in (*_COLUMNS, *(_STATISTICS if statistics else ())))
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_markup(cell)}</td>" for cell in _cells(row, statistics=statistics)) + "</tr>"
-        for row in report.rows
-    )
+    columns, rows = _table(report)
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{_markup(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     notes = "".join(f"<li>{_markup(note)}</li>" for note in report.notes)
     return (
         f'<div class="labkit-load-report"><p>{_markup(_title(report))}</p><ul>{notes}</ul>'
@@ -60,6 +59,7 @@ def render_inventory(inventory: Inventory) -> RenderableType:
     """Counts by kind, by block and of extra tensors, beside the formula."""
     parts: list[RenderableType] = [plain(str(inventory))]
     parts.append(_count_table("By kind", inventory.by_kind))
+    parts += [plain(f"{each.name} = {each.formula}") for each in inventory.by_kind]
     parts.append(_count_table("By block", inventory.by_block))
     if inventory.extra:
         parts.append(_count_table("Beyond the parameters", inventory.extra))
@@ -85,30 +85,39 @@ def _title(report: LoadReport) -> str:
     return str(report).split("\n")[0] + f", {report.mode}"
 
 
-def _has_statistics(report: LoadReport) -> bool:
-    return any(row.statistics is not None for row in report.rows)
+def _table(report: LoadReport) -> tuple[list[str], list[list[str]]]:
+    """Column titles and cells; a column that would say nothing is left out."""
+    shards = len({row.shard for row in report.rows}) > 1
+    statistics = any(row.statistics is not None for row in report.rows)
+    fills = [_fills(row) for row in report.rows]
+    columns = ["tensor", *(["shard"] if shards else []), "bytes", "dtype", "shape", *(["fills"] if any(fills) else [])]
+    columns += ["min", "max", "mean", "std"] if statistics else []
+    rows = []
+    for row, filled in zip(report.rows, fills, strict=True):
+        span = "-" if row.begin is None else f"{row.begin:,}-{row.end:,}"
+        cells = [row.name, *([row.shard] if shards else []), span, row.dtype, str(list(row.shape))]
+        cells += [filled] if any(fills) else []
+        rows.append(cells + (_numbers(row.statistics) if statistics else []))
+    return columns, rows
 
 
-def _cells(row: TensorRow, *, statistics: bool) -> list[str]:
-    note = " ".join(filter(None, ["transposed" if row.transposed else "", row.reason]))
-    cells = [
-        row.parameter or f"({row.use})",
-        row.name,
-        row.shard,
-        "-" if row.begin is None else f"{row.begin:,}-{row.end:,}",
-        row.dtype,
-        str(list(row.shape)),
-        note,
+def _fills(row: TensorRow) -> str:
+    """The parameter that the tensor fills where its name does not tell, or why none; and what is odd about its values."""
+    named = row.name.removeprefix("transformer.") == row.parameter
+    parts = [
+        "" if named else row.parameter or f"none ({row.use}: {row.reason})",
+        "transposed" if row.transposed else "",
     ]
-    if statistics:
-        found = row.statistics
-        values: Iterable[float | None] = (
-            (found.minimum, found.maximum, found.mean, found.std) if found is not None else (None,) * 4
-        )
-        cells += ["-" if value is None else f"{value:.4g}" for value in values]
-        if found is not None and found.nonfinite:
-            cells[6] = f"{note} {found.nonfinite} values are not finite".strip()
-    return cells
+    if row.statistics is not None and row.statistics.nonfinite:
+        parts.append(f"{row.statistics.nonfinite} values are not finite")
+    return ", ".join(filter(None, parts))
+
+
+def _numbers(found: Statistics | None) -> list[str]:
+    if found is None:
+        return ["-"] * 4
+    values = (found.minimum, found.maximum, found.mean, found.std)
+    return ["-" if value is None else f"{value:.4g}" for value in values]
 
 
 def _markup(text: str) -> str:
@@ -119,7 +128,6 @@ def _count_table(title: str, counts: Sequence[Count]) -> Table:
     table = Table(title=title, title_justify="left")
     for column in ("", "tensors", "parameters", "by formula", "bytes"):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_column("formula")
     for each in counts:
         style = "" if each.numel == each.expected_numel or each.formula == "none" else "red"
         table.add_row(
@@ -128,7 +136,6 @@ def _count_table(title: str, counts: Sequence[Count]) -> Table:
             f"{each.numel:,}",
             f"{each.expected_numel:,}",
             f"{each.nbytes:,}",
-            each.formula,
             style=style,
         )
     return table
