@@ -9,7 +9,8 @@ from typing import Literal
 
 from labkit.errors import ArgumentError, OutOfRangeError, UnknownNameError
 from labkit.generation.choose import Chooser
-from labkit.generation.decoder import Decoder, FastDecoder, make_decoder
+from labkit.generation.decoder import Decoder, FastDecoder, WholeText
+from labkit.generation.graph import GraphDecoder
 from labkit.generation.lookup import Lookup
 from labkit.generation.reading import PassByPass, Source
 from labkit.generation.settings import Settings
@@ -53,7 +54,7 @@ class Continuation:
         self._settings = settings
         self._chooser = Chooser(model, settings, batch=len(prompts))
         capacity = max(longest, longest + settings.tokens - 1)
-        decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached)
+        decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached, lookup=lookup)
         self.source: Source
         if lookup:
             self.source = Lookup(model, _for_lookup(decoder, prompts, settings), self._chooser, self.notes.append)
@@ -81,6 +82,15 @@ class Continuation:
     def stop(self, number: int) -> None:
         """End a row for a reason that its ids do not show."""
         self.running.discard(number)
+
+
+def make_decoder(model: GPT2, *, batch: int, capacity: int, cached: bool, lookup: bool) -> Decoder:
+    """The lean pass (replayed as a graph on CUDA); the model itself where an operation of it is exchanged."""
+    if not cached or not model.faithful:
+        return WholeText(model)
+    if model.device.type == "cuda" and not lookup:
+        return GraphDecoder(model, batch=batch, capacity=capacity)
+    return FastDecoder(model, batch=batch, capacity=capacity)
 
 
 def _for_lookup(decoder: Decoder, prompts: Sequence[Sequence[int]], settings: Settings) -> FastDecoder:

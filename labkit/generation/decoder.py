@@ -33,13 +33,6 @@ class Decoder(Protocol):
         """Read one more token of each row, ids [batch]; logits [batch, vocab] of the next."""
 
 
-def make_decoder(model: GPT2, *, batch: int = 1, capacity: int | None = None, cached: bool = True) -> Decoder:
-    """The fast road where the model computes what GPT-2 does; the model itself where an operation is exchanged."""
-    if cached and model.faithful:
-        return FastDecoder(model, batch=batch, capacity=capacity)
-    return WholeText(model)
-
-
 def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Prompts as one table, short ones moved to the right, and how many places of each row are padding.
 
