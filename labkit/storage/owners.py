@@ -57,8 +57,8 @@ class Owners:
     def __init__(self, header: Header, text: bytes) -> None:
         self.header = header
         self._text = text
-        self._names = header.names(order="offset")
-        self._begins = [header.entries[name].begin for name in self._names]
+        self.names = header.names(order="offset")
+        self._begins = [header.entries[name].begin for name in self.names]
         self._tokens: list[Owner] = []
 
     def at(self, offset: int) -> Owner:
@@ -84,12 +84,16 @@ class Owners:
             yield owner
             begin = owner.end
 
+    def place_of(self, tensor: str) -> int:
+        """The tensor's number in the order of the bytes, so that neighbours can be told apart by it."""
+        return bisect_right(self._begins, self.header.entries[tensor].begin)
+
     def _element(self, offset: int) -> Owner:
         place = offset - self.header.data_start
         last = bisect_right(self._begins, place) - 1
-        while self.header.entries[self._names[last]].end <= place:  # empty tensors share the begin of their neighbour
+        while self.header.entries[self.names[last]].end <= place:  # empty tensors share the begin of their neighbour
             last -= 1
-        entry = self.header.entries[self._names[last]]
+        entry = self.header.entries[self.names[last]]
         bits = DTYPES[entry.dtype].bits
         first = (place - entry.begin) * 8 // bits
         if bits % 8:
