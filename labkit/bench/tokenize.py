@@ -23,6 +23,7 @@ from labkit.errors import ArgumentError
 from labkit.tokenizer import Tokenizer
 from labkit.tokenizer.files import find_gpt2
 from labkit.tokenizer.parity import PATTERN, tokenizers_encode
+from labkit.tokenizer.vocabulary import Vocabulary
 
 GOALS: Final = {"english": (5.0, 2.0), "code": (5.0, 2.0), "many scripts": (4.0, None)}  # warm, cold
 SENTENCES: Final = (
@@ -87,15 +88,16 @@ def bench_tokenize(files: Sequence[Path] = (), *, rounds: int = 7, say: Say | No
     found = given or {"english": texts.english(), "code": texts.code(), "many scripts": texts.many_scripts()}
     corpora = {name: text for name, text in found.items() if text}
     measures: list[Measure] = []
+    vocabulary = Tokenizer.gpt2().vocabulary
     for name, text in corpora.items():
         tell(f"encoding: {name}")
-        measures += _encoding(name, text, rounds)
+        measures += _encoding(name, text, vocabulary, rounds)
     first = next(iter(corpora.values()))
     steps: Mapping[str, Callable[[], list[Measure]]] = {
-        "tokenizers": lambda: _tokenizers(first, rounds),
-        "sentences": lambda: _sentences(rounds),
-        "decoding": lambda: _decoding(first, rounds),
-        "hostile texts": lambda: _hostile(rounds),
+        "tokenizers": lambda: _tokenizers(first, vocabulary, rounds),
+        "sentences": lambda: _sentences(vocabulary, rounds),
+        "decoding": lambda: _decoding(first, vocabulary, rounds),
+        "hostile texts": lambda: _hostile(vocabulary, rounds),
         "loading": lambda: _loading(rounds),
         "two processes": lambda: _two_processes(first, rounds),
         "memory": lambda: _memory(first),
@@ -139,11 +141,11 @@ def _check(name: str, ours: list[int], theirs: list[int]) -> None:
         raise ArgumentError(f"{name}: the ids differ, so there is nothing to time", fix="see labkit parity")
 
 
-def _encoding(name: str, text: str, rounds: int) -> list[Measure]:
+def _encoding(name: str, text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
     peer = build_tiktoken().encode_ordinary
-    tokenizer = Tokenizer.gpt2().prepare()
+    tokenizer = Tokenizer(vocabulary).prepare()
     _check(name, tokenizer.encode_array(text).tolist(), peer(text))
-    fresh = iter([Tokenizer(tokenizer.vocabulary).prepare() for _ in range(rounds)])
+    fresh = iter([Tokenizer(vocabulary).prepare() for _ in range(rounds)])
     seconds = take_turns(
         {
             "peer": lambda: peer(text),
@@ -164,17 +166,17 @@ def _encoding(name: str, text: str, rounds: int) -> list[Measure]:
     ]
 
 
-def _tokenizers(text: str, rounds: int) -> list[Measure]:
-    tokenizer = Tokenizer.gpt2().prepare()
-    peer = tokenizers_encode(tokenizer.vocabulary)
+def _tokenizers(text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
+    tokenizer = Tokenizer(vocabulary).prepare()
+    peer = tokenizers_encode(vocabulary)
     part = text[:500_000]
     _check("tokenizers", tokenizer.encode(part), peer(part))
     seconds = take_turns({"peer": lambda: peer(part), "ours": lambda: tokenizer.encode_array(part)}, min(rounds, 5))
     return [Measure(name="beside tokenizers' encode", value=seconds["peer"] / seconds["ours"], unit="x", least=25)]
 
 
-def _sentences(rounds: int) -> list[Measure]:
-    tokenizer, peer = Tokenizer.gpt2(), build_tiktoken().encode_ordinary
+def _sentences(vocabulary: Vocabulary, rounds: int) -> list[Measure]:
+    tokenizer, peer = Tokenizer(vocabulary).prepare(), build_tiktoken().encode_ordinary
     for sentence in SENTENCES:
         _check("sentences", tokenizer.encode(sentence), peer(sentence))
     many = SENTENCES * 500
@@ -185,8 +187,8 @@ def _sentences(rounds: int) -> list[Measure]:
     return [Measure(name="single sentences, list", value=seconds["peer"] / seconds["ours"], unit="x", least=1.1)]
 
 
-def _decoding(text: str, rounds: int) -> list[Measure]:
-    tokenizer, encoding = Tokenizer.gpt2(), build_tiktoken()
+def _decoding(text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
+    tokenizer, encoding = Tokenizer(vocabulary), build_tiktoken()
     ids = tokenizer.encode(text)
     array = np.array(ids, tokenizer.id_dtype)  # [token]
     if not tokenizer.decode(ids) == encoding.decode(ids) == text:
@@ -205,20 +207,18 @@ def _decoding(text: str, rounds: int) -> list[Measure]:
     ]
 
 
-def _hostile(rounds: int) -> list[Measure]:
+def _hostile(vocabulary: Vocabulary, rounds: int) -> list[Measure]:
     peer = build_tiktoken().encode_ordinary
     by_length = {length: texts.hostile(length) for length in LENGTHS}
+    few = min(rounds, 5)
     ratios, exponents = {}, {}
     for name in by_length[LENGTHS[0]]:
         seconds = []
         for length in LENGTHS:
             text = by_length[length][name]
-            tokenizer = Tokenizer.gpt2().prepare()
-            _check(name, tokenizer.encode(text), peer(text))
-            fresh = iter([Tokenizer(tokenizer.vocabulary).prepare() for _ in range(min(rounds, 5))])
-            both = take_turns(
-                {"peer": partial(peer, text), "ours": partial(_encode_with_next, fresh, text)}, min(rounds, 5)
-            )
+            _check(name, Tokenizer(vocabulary).encode(text), peer(text))
+            fresh = iter([Tokenizer(vocabulary).prepare() for _ in range(few)])
+            both = take_turns({"peer": partial(peer, text), "ours": partial(_encode_with_next, fresh, text)}, few)
             seconds.append(both["ours"])
             if length == LENGTHS[2]:
                 ratios[name] = both["peer"] / both["ours"]
