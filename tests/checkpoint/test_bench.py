@@ -23,6 +23,7 @@ def test_every_limit_counts_and_a_figure_without_one_does_not() -> None:
     assert "ratio  0.16 (at most 0.15)  over" in str(replace(BENCH, measures=(slow,)))
 
 
+@pytest.mark.slow
 def test_it_measures_a_small_snapshot(tmp_path: Path) -> None:
     random_checkpoint.write(tmp_path, n_positions=64)
     result = bench_load(tmp_path, repeats=1)

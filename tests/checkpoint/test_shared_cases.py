@@ -1,7 +1,7 @@
 """The snapshots of public bug reports: each gets the outcome that its maker states, or the one decided since."""
 
 import importlib
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -36,9 +36,11 @@ NAMES_ARE_SAID = ("case_01_wrapper_prefixes", "case_02_legacy_buffers_bare_names
 @pytest.fixture(scope="module")
 def makers(shared_cases: Path) -> Iterator[Path]:
     folder = shared_cases / "checkpoints"
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_VERBOSITY"):  # the makers set them where they are not
+            patch.setenv(name, os.environ.get(name, "1" if name == "HF_HUB_OFFLINE" else "error"))
+        yield folder
 
 
 def maker(name: str) -> ModuleType:

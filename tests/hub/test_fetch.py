@@ -229,7 +229,7 @@ def test_offline_says_what_is_missing_and_where_to_put_it(hub: Hub, tmp_path: Pa
 
 
 def test_the_command_asks_the_hub_that_the_environment_names(hub: Hub, tmp_path: Path) -> None:
-    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
+    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-c", "from labkit.cli import main; main()", "fetch", hub.repository, "--json", "-"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
