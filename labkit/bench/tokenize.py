@@ -80,6 +80,14 @@ class TokenizeBench:
         return "\n".join(line.rstrip() for line in lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What is compared: GPT-2's vocabulary here, and tiktoken's encoding of the same files."""
+
+    vocabulary: Vocabulary
+    encoding: Any
+
+
 def bench_tokenize(files: Sequence[Path] = (), *, rounds: int = 7, say: Say | None = None) -> TokenizeBench:
     """Measure on the given files, or on texts made from what is installed."""
     tell = say or (lambda _step: None)
@@ -88,16 +96,16 @@ def bench_tokenize(files: Sequence[Path] = (), *, rounds: int = 7, say: Say | No
     found = given or {"english": texts.english(), "code": texts.code(), "many scripts": texts.many_scripts()}
     corpora = {name: text for name, text in found.items() if text}
     measures: list[Measure] = []
-    vocabulary = Tokenizer.gpt2().vocabulary
+    sides = Sides(Tokenizer.gpt2().vocabulary, build_tiktoken())
     for name, text in corpora.items():
         tell(f"encoding: {name}")
-        measures += _encoding(name, text, vocabulary, rounds)
+        measures += _encoding(name, text, sides, rounds)
     first = next(iter(corpora.values()))
     steps: Mapping[str, Callable[[], list[Measure]]] = {
-        "tokenizers": lambda: _tokenizers(first, vocabulary, rounds),
-        "sentences": lambda: _sentences(vocabulary, rounds),
-        "decoding": lambda: _decoding(first, vocabulary, rounds),
-        "hostile texts": lambda: _hostile(vocabulary, rounds),
+        "tokenizers": lambda: _tokenizers(first, sides, rounds),
+        "sentences": lambda: _sentences(sides, rounds),
+        "decoding": lambda: _decoding(first, sides, rounds),
+        "hostile texts": lambda: _hostile(sides, rounds),
         "loading": lambda: _loading(rounds),
         "two processes": lambda: _two_processes(first, rounds),
         "memory": lambda: _memory(first),
@@ -141,11 +149,11 @@ def _check(name: str, ours: list[int], theirs: list[int]) -> None:
         raise ArgumentError(f"{name}: the ids differ, so there is nothing to time", fix="see labkit parity")
 
 
-def _encoding(name: str, text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
-    peer = build_tiktoken().encode_ordinary
-    tokenizer = Tokenizer(vocabulary).prepare()
+def _encoding(name: str, text: str, sides: Sides, rounds: int) -> list[Measure]:
+    peer = sides.encoding.encode_ordinary
+    tokenizer = Tokenizer(sides.vocabulary).prepare()
     _check(name, tokenizer.encode_array(text).tolist(), peer(text))
-    fresh = iter([Tokenizer(vocabulary).prepare() for _ in range(rounds)])
+    fresh = iter([Tokenizer(sides.vocabulary).prepare() for _ in range(rounds)])
     seconds = take_turns(
         {
             "peer": lambda: peer(text),
@@ -166,17 +174,17 @@ def _encoding(name: str, text: str, vocabulary: Vocabulary, rounds: int) -> list
     ]
 
 
-def _tokenizers(text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
-    tokenizer = Tokenizer(vocabulary).prepare()
-    peer = tokenizers_encode(vocabulary)
+def _tokenizers(text: str, sides: Sides, rounds: int) -> list[Measure]:
+    tokenizer = Tokenizer(sides.vocabulary).prepare()
+    peer = tokenizers_encode(sides.vocabulary)
     part = text[:500_000]
     _check("tokenizers", tokenizer.encode(part), peer(part))
     seconds = take_turns({"peer": lambda: peer(part), "ours": lambda: tokenizer.encode_array(part)}, min(rounds, 5))
     return [Measure(name="beside tokenizers' encode", value=seconds["peer"] / seconds["ours"], unit="x", least=25)]
 
 
-def _sentences(vocabulary: Vocabulary, rounds: int) -> list[Measure]:
-    tokenizer, peer = Tokenizer(vocabulary).prepare(), build_tiktoken().encode_ordinary
+def _sentences(sides: Sides, rounds: int) -> list[Measure]:
+    tokenizer, peer = Tokenizer(sides.vocabulary).prepare(), sides.encoding.encode_ordinary
     for sentence in SENTENCES:
         _check("sentences", tokenizer.encode(sentence), peer(sentence))
     many = SENTENCES * 500
@@ -187,8 +195,8 @@ def _sentences(vocabulary: Vocabulary, rounds: int) -> list[Measure]:
     return [Measure(name="single sentences, list", value=seconds["peer"] / seconds["ours"], unit="x", least=1.1)]
 
 
-def _decoding(text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
-    tokenizer, encoding = Tokenizer(vocabulary), build_tiktoken()
+def _decoding(text: str, sides: Sides, rounds: int) -> list[Measure]:
+    tokenizer, encoding = Tokenizer(sides.vocabulary), sides.encoding
     ids = tokenizer.encode(text)
     array = np.array(ids, tokenizer.id_dtype)  # [token]
     if not tokenizer.decode(ids) == encoding.decode(ids) == text:
@@ -207,8 +215,8 @@ def _decoding(text: str, vocabulary: Vocabulary, rounds: int) -> list[Measure]:
     ]
 
 
-def _hostile(vocabulary: Vocabulary, rounds: int) -> list[Measure]:
-    peer = build_tiktoken().encode_ordinary
+def _hostile(sides: Sides, rounds: int) -> list[Measure]:
+    peer = sides.encoding.encode_ordinary
     by_length = {length: texts.hostile(length) for length in LENGTHS}
     few = min(rounds, 5)
     ratios, exponents = {}, {}
@@ -216,8 +224,8 @@ def _hostile(vocabulary: Vocabulary, rounds: int) -> list[Measure]:
         seconds = []
         for length in LENGTHS:
             text = by_length[length][name]
-            _check(name, Tokenizer(vocabulary).encode(text), peer(text))
-            fresh = iter([Tokenizer(vocabulary).prepare() for _ in range(few)])
+            _check(name, Tokenizer(sides.vocabulary).encode(text), peer(text))
+            fresh = iter([Tokenizer(sides.vocabulary).prepare() for _ in range(few)])
             both = take_turns({"peer": partial(peer, text), "ours": partial(_encode_with_next, fresh, text)}, few)
             seconds.append(both["ours"])
             if length == LENGTHS[2]:

@@ -5,6 +5,7 @@ cross, and looked up by their bytes (table.py); those never seen are merged side
 What the tables hold is a cache: exact whatever was seen before, and bounded.
 """
 
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -40,12 +41,13 @@ _HIGH = np.array([0] * WORD + [(1 << 8 * n) - 1 for n in range(WORD)] + [(1 << 6
 
 
 class BulkEncoder:
-    """Encodes long texts; keeps what it has seen."""
+    """Encodes long texts; keeps what it has seen. One thread at a time is inside; others wait a block long."""
 
     def __init__(self, pairs: PairTable) -> None:
         self._vocabulary = pairs.vocabulary
         self._pairs = pairs
         self._seeds = self_encoding(pairs)
+        self._lock = Lock()
         self.dtype = pairs.vocabulary.dtype
         self._short = KeyTable(words=1, bits=18)
         self._middle = KeyTable(words=2, bits=17)
@@ -61,10 +63,10 @@ class BulkEncoder:
     def _encode_block(self, data: bytes) -> npt.NDArray[np.unsignedinteger]:
         starts = cut_long_pieces(piece_starts(data), data, self._pairs.hard, longest=LONGEST)  # [piece]
         ends = np.append(starts[1:], len(data))  # [piece]
-        if len(starts) <= SLICE:
-            return self._encode_pieces(data, starts, ends)
         slices = range(0, len(starts), SLICE)
-        return np.concatenate([self._encode_pieces(data, starts[i : i + SLICE], ends[i : i + SLICE]) for i in slices])
+        with self._lock:
+            parts = [self._encode_pieces(data, starts[i : i + SLICE], ends[i : i + SLICE]) for i in slices]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _encode_pieces(self, data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.unsignedinteger]:
         lengths = ends - starts  # [piece]

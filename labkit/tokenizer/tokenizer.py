@@ -69,6 +69,9 @@ class Tokenizer:
             raise VocabularyError(describe_missing(lost), where=folder, fix=MISSING_BYTES_FIX)
         return cls(vocabulary)
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Vocabulary]]:
+        return type(self), (self.vocabulary,)  # the tables are caches: another process builds its own
+
     def prepare(self) -> Self:
         """Build the tables of the fast roads now, which otherwise the first call does."""
         self._bulk, self._short, self._tokens  # noqa: B018

@@ -1,7 +1,9 @@
 """Every road gives tiktoken's and tokenizers' ids: the clear one, the dictionary, whole arrays, windows, the heap."""
 
+import pickle
 import random
 import string
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -176,6 +178,23 @@ def test_small_tables_forget_and_stay_right(gpt2: Tokenizer, monkeypatch: pytest
     expected = tiktoken_gpt2().encode_ordinary(text)
     assert encoder.encode(text).tolist() == expected
     assert encoder.encode(text).tolist() == expected
+
+
+def test_threads_share_a_tokenizer(gpt2: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labkit.tokenizer import bulk
+
+    monkeypatch.setattr(bulk, "STORE_LIMIT", 60_000)  # tables are forgotten while others use them
+    tokenizer = Tokenizer(gpt2.vocabulary)
+    texts = ["".join(random_texts(200 + seed, 60)) for seed in range(24)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(tokenizer.encode_array, texts))
+    assert [ids.tolist() for ids in found] == [tiktoken_gpt2().encode_ordinary(text) for text in texts]
+
+
+def test_a_tokenizer_can_be_sent_to_another_process(gpt2: Tokenizer) -> None:
+    gpt2.encode_array("tables are built")
+    again = pickle.loads(pickle.dumps(gpt2))
+    assert again.encode_array("Hello, world!").tolist() == [15496, 11, 995, 0]
 
 
 @pytest.mark.parametrize(
