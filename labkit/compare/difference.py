@@ -4,6 +4,7 @@ In the fixed order of all reports: shape, dtype, finiteness, values. Everything 
 dtype under test.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,22 @@ class Difference:
     """Elements where either side is NaN or infinite and the two are not the same."""
     equal: bool
     """Every element compared is equal by value."""
+
+    @classmethod
+    def impossible(cls, numel: int) -> "Difference":
+        """For two tensors that cannot be compared at all: of different shapes."""
+        return cls(
+            max_abs=math.inf,
+            max_rel=math.inf,
+            ulp=math.inf,
+            mean_abs=math.inf,
+            worst=(),
+            actual_at_worst=math.nan,
+            expected_at_worst=math.nan,
+            numel=numel,
+            non_finite=0,
+            equal=False,
+        )
 
 
 def measure(

@@ -4,6 +4,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from labkit.verification.agreement import Agreement
+from labkit.verification.detective import Coverage
+from labkit.verification.replay import Finding
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
@@ -28,6 +30,7 @@ def render_verification(report: Report) -> "RenderableType":
     ]
     lines.append(Text(f"controls {_control_line(report)}"))
     lines += [Text(f"note     {note}") for note in report.notes]
+    lines += [_finding(finding) for finding in report.findings]
     lines.append(Text(report.headline(), style=f"bold {COLOURS[report.verdict]}"))
     return Group(*lines)
 
@@ -92,6 +95,18 @@ def _agreement_line(agreement: Agreement) -> str:
     )
 
 
+def _finding(finding: Finding) -> "RenderableType":
+    from rich.text import Text
+
+    text = Text("finding  ", style="bold")
+    text.append(f"{finding.where}: ", style="bold red")
+    text.append(f"{finding.text}\n", style="not bold")
+    replayed = "" if finding.error_replayed is None else f"; with the mistake replayed {finding.error_replayed:.2e}"
+    text.append(f"         error against the right operation {finding.error_right:.2e}{replayed}\n", style="not bold")
+    text.append(f"         {finding.next_step}", style="not bold")
+    return text
+
+
 def _token_line(result: TokenResult) -> str:
     count = len(result.expected)
     if result.verdict == "same":
@@ -128,9 +143,16 @@ def verification_json(report: Report) -> dict[str, Any]:
         "logits": None if report.agreement is None else dataclasses.asdict(report.agreement),
         "tokens": [dataclasses.asdict(result) for result in report.tokens],
         "controls": {**dataclasses.asdict(report.controls), "failures": list(report.controls.failures)},
+        "findings": [dataclasses.asdict(finding) for finding in report.findings],
+        "coverage": None if report.coverage is None else coverage_json(report.coverage),
         "notes": list(report.notes),
         "next_tap": report.next_tap,
     }
+
+
+def coverage_json(coverage: Coverage) -> dict[str, Any]:
+    """What the prompts could have shown, and what not, as plain JSON values."""
+    return {"seen": list(coverage.seen), "unseen": list(coverage.unseen), "effects": dict(coverage.effects)}
 
 
 def stage_json(stage: StageResult) -> dict[str, Any]:

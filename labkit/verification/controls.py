@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from labkit.verification.verdict import CHAIN_TOLERANCE, Floor, Truth, Weighed
+from labkit.verification.verdict import CHAIN_TOLERANCE, Floor, StageResult, Truth, Weighed
 
 PLANTED_SIZE = 4.0
 """Size of the planted fault, in budgets of the element it is planted at."""
@@ -59,7 +59,7 @@ class ControlWalk:
         self._missed: list[str] = []
         self._planted = 0
 
-    def check(self, clean: Weighed) -> None:
+    def check(self, clean: Weighed) -> StageResult:
         """``clean``: transformers in an order that set no budget; it must pass, and fail once a fault is planted."""
         result = clean.verdict()
         self._clean_used = max(self._clean_used, result.used, result.local_used)
@@ -68,6 +68,7 @@ class ControlWalk:
         self._planted += 1
         if replace(clean, actual=_spoil(clean)).verdict().verdict == "same":
             self._missed.append(result.name)
+        return result
 
     def summary(self, truth: Truth) -> Controls:
         """All controls of one prompt."""

@@ -5,11 +5,16 @@ from typing import Literal
 
 from labkit.verification.agreement import Agreement
 from labkit.verification.controls import Controls
+from labkit.verification.detective import Coverage
 from labkit.verification.prompts import Prompt
+from labkit.verification.replay import Finding
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
 
 Verdict = Literal["same", "differs", "cannot tell"]
+OWN_CAUSES = ("local", "non-finite", "shape", "pattern")
+"""Causes that lie in a stage itself."""
+
 RETURN_CODES: dict[Verdict, int] = {"same": 0, "differs": 1, "cannot tell": 2}
 
 
@@ -30,6 +35,10 @@ class Report:
     """None where no logits were recorded."""
     tokens: tuple[TokenResult, ...]
     controls: Controls
+    findings: tuple[Finding, ...] = ()
+    """What is wrong and why, one a fault, in order of computation."""
+    coverage: Coverage | None = None
+    """Which mistakes these prompts and taps could have shown."""
     notes: tuple[str, ...] = ()
     next_tap: str | None = None
     """For a trace of some taps only: the one to record next, which halves the search for the first fault."""
@@ -42,7 +51,7 @@ class Report:
     @property
     def origins(self) -> tuple[str, ...]:
         """Every stage whose own operation is wrong; the others that differ were fed wrong inputs."""
-        return tuple(stage.name for stage in self.stages if stage.cause in ("local", "non-finite"))
+        return tuple(stage.name for stage in self.stages if stage.cause in OWN_CAUSES)
 
     @property
     def verdict(self) -> Verdict:
@@ -66,6 +75,10 @@ class Report:
             stage = next(each for each in self.stages if each.name == self.first_divergence)
             more = [name for name in self.origins if name != stage.name]
             also = f"; also wrong by themselves: {', '.join(more)}" if more else ""
+            if stage.cause == "pattern":
+                return (
+                    f"differs: {stage.name} is within its budget, but the pattern of its errors is not rounding's{also}"
+                )
             return (
                 f"differs: {stage.name} is the first stage beyond rounding "
                 f"({stage.used:.3g} times its budget, the operation itself {stage.local_used:.3g} times){also}"
@@ -77,5 +90,6 @@ class Report:
 
     def __str__(self) -> str:
         lines = [self.headline()]
+        lines += [f"  {finding}" for finding in self.findings]
         lines += [f"  {s.name}: max_abs {s.difference.max_abs:.3g}, {s.verdict}" for s in self.stages if s.cause]
         return "\n".join(lines)

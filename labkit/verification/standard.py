@@ -5,9 +5,9 @@ beside its float64 truth. The second judges the candidate, with a third order as
 as soon as no later one needs it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from labkit.verification.agreement import Agreement, agree, merge_agreement
 from labkit.verification.budget import Expected
 from labkit.verification.chain import Inputs, Stage, build_chain
 from labkit.verification.controls import Controls, ControlWalk, Only
+from labkit.verification.detective import Coverage, Detective, last_of_site
+from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
 from labkit.verification.orders import Order, renumbered
 from labkit.verification.pieces import Piece, pieces_of
 from labkit.verification.precision import Precision
 from labkit.verification.reference import KeyOrder, capture, load_reference, parameters_of
-from labkit.verification.streams import Forward, Window, last_use, recorded_inputs, streamed
+from labkit.verification.replay import Finding
+from labkit.verification.streams import Forward, Window, last_use, recorded_inputs, streamed, until_block_ends
 from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, true_stage, weigh
 
 FLOOR_ORDER = 1
@@ -41,6 +44,8 @@ class Case:
     """None where the candidate recorded no logits."""
     explained: float
     """The largest logit error that rounding explains."""
+    findings: tuple[Finding, ...]
+    coverage: Coverage
 
 
 class Standard:
@@ -58,8 +63,14 @@ class Standard:
         precision = self.precision
         return load_reference(self._folder, dtype=precision.compute, weight_dtype=precision.weight, config=self.config)
 
-    def judge(self, candidate: Mapping[str, Tensor] | Forward, inputs: Inputs) -> Case:
-        """Judge every stage that ``candidate`` (recorded taps, or a forward to run) has."""
+    def judge(
+        self,
+        candidate: Mapping[str, Tensor] | Forward,
+        inputs: Inputs,
+        *,
+        hypotheses: Sequence[Hypothesis] = HYPOTHESES,
+    ) -> Case:
+        """Judge every stage that ``candidate`` (recorded taps, or a forward to run) has, and explain what is wrong."""
         stages = build_chain(self.config, self.weights, inputs)
         with ExitStack() as stack, torch.inference_mode():
             floor = self._measure_floor(stages, inputs)
@@ -67,7 +78,7 @@ class Standard:
             truth_taps, clean = stack.enter_context(streamed(stages, *runs))
             if not isinstance(candidate, Mapping):
                 (candidate,) = stack.enter_context(streamed(stages, candidate))
-            return self._walk(stages, floor, truth_taps, clean, candidate, inputs)
+            return self._walk(stages, floor, truth_taps, clean, candidate, inputs, hypotheses)
 
     def _walk(
         self,
@@ -77,27 +88,65 @@ class Standard:
         clean: Window,
         candidate: Mapping[str, Tensor],
         inputs: Inputs,
+        hypotheses: Sequence[Hypothesis],
     ) -> Case:
         present = {tap for tap in stages if tap in candidate}
         truth, controls, done = Truth(), ControlWalk(floor), last_use(stages, present)
+        kept = until_block_ends(done)
         control = Only(clean, present)
-        results, agreements, explained = [], [], 0.0
+        detective = Detective(self._scene(stages, inputs, candidate), hypotheses)
+        results: dict[str, StageResult] = {}
+        cleared: dict[str, StageResult] = {}
+        agreements, explained = [], 0.0
         for tap, stage in stages.items():
-            judged = []
+            judged, passed = [], []
             for piece in self._pieces(stage, stages, present, inputs):
                 expected = self._true_stage(stage, truth_taps, truth, piece)
                 if tap in present:
                     rest = (expected, floor[tap], piece.inputs, self.precision)
                     judged.append(weigh(stage, stages, piece.taps(candidate), *rest).verdict())
-                    controls.check(weigh(stage, stages, piece.taps(control), *rest))
+                    passed.append(controls.check(weigh(stage, stages, piece.taps(control), *rest)))
                 if tap == "logits":
                     explained = max(explained, float(floor[tap].budget(expected).max()))
-                    agreements += [agree(piece.taps(candidate)[tap], expected.output)] if tap in present else []
-            results += [merge_results(judged)] if judged else []
-            _forget(done[tap], truth, truth_taps, clean, candidate)
+                    if tap in present and judged[-1].cause != "shape":
+                        agreements.append(agree(piece.taps(candidate)[tap], expected.output))
+            if tap in present:
+                results[tap], cleared[tap] = merge_results(judged), merge_results(passed)
+                if last_of_site(tap, present):
+                    site = [each for each in site_taps(tap) if each in present]
+                    if len(judged) > 1:  # row-wise and large: its last rows are enough to replay
+                        detective.scene = self._scene(stages, piece.inputs, piece.taps(candidate))
+                    finding = detective.look(
+                        {each: results[each] for each in site}, {each: cleared[each] for each in site}
+                    )
+                    if finding is not None and all(results[each].verdict == "same" for each in site):
+                        results[finding.where] = replace(results[finding.where], verdict="differs", cause="pattern")
+            _forget(done[tap], truth, truth_taps, clean)
+            _forget(kept[tap], truth, candidate)
         return Case(
-            tuple(results), controls.summary(truth), merge_agreement(agreements) if agreements else None, explained
+            tuple(results.values()),
+            controls.summary(truth),
+            merge_agreement(agreements) if agreements else None,
+            explained,
+            tuple(detective.findings),
+            detective.coverage,
         )
+
+    def _scene(self, stages: Mapping[str, Stage], inputs: Inputs, candidate: Mapping[str, Tensor]) -> Scene:
+        return Scene(self.config, self.weights, stages, inputs, self.precision, candidate)
+
+    def measure(self, inputs: Inputs) -> tuple[dict[str, Stage], dict[str, Expected], dict[str, Floor]]:
+        """The chain, the true value of every stage with its uncertainty, and the floor, all kept in memory."""
+        stages = build_chain(self.config, self.weights, inputs)
+        floor = self._measure_floor(stages, inputs)
+        truth, taps = Truth(), recorded(self._truth_run(inputs))
+        for stage in stages.values():
+            true_stage(stage, taps, truth, inputs, self.precision)
+        return stages, truth.expected, floor
+
+    def capture_clean(self, inputs: Inputs, seed: int) -> dict[str, Tensor]:
+        """Every tap of transformers in the dtype under test, summed in the order of ``seed``."""
+        return recorded(self._reference_run(inputs, seed))
 
     def _measure_floor(self, stages: Mapping[str, Stage], inputs: Inputs) -> dict[str, Floor]:
         truth, done, floor = Truth(), last_use(stages, set(stages)), {}
@@ -147,6 +196,13 @@ def _forward(model: Any, inputs: Inputs, key_order: KeyOrder = "forward") -> For
         record=record,
         key_order=key_order,
     )
+
+
+def recorded(run: Forward) -> dict[str, Tensor]:
+    """Every tap of a forward, kept."""
+    taps: dict[str, Tensor] = {}
+    run(taps.__setitem__)
+    return taps
 
 
 def _forget(names: set[str], truth: Truth, *windows: Mapping[str, Tensor]) -> None:

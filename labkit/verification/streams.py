@@ -120,6 +120,18 @@ def last_use(stages: Mapping[str, Stage], present: set[str]) -> dict[str, set[st
     return done
 
 
+def until_block_ends(done: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """The same, held back to the end of each block: a replay may ask for any stage of the block so far."""
+    kept: dict[str, set[str]] = {}
+    waiting: set[str] = set()
+    for tap, names in done.items():
+        waiting |= names
+        kept[tap] = set()
+        if tap.endswith("resid_post") or tap == "logits":
+            kept[tap], waiting = waiting, set()
+    return kept
+
+
 def recorded_inputs(stage: Stage, stages: Mapping[str, Stage], present: set[str]) -> tuple[str, ...]:
     """The nearest recorded ancestors of a stage."""
     between = (*(stages[name] for name in unrecorded(stage, stages, present)), stage)

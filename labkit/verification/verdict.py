@@ -21,7 +21,8 @@ from labkit.verification.chain import Inputs, Stage, unrecorded
 from labkit.verification.precision import FLOOR_FACTOR, Precision
 
 StageVerdict = Literal["same", "differs"]
-Cause = Literal["", "local", "inherited", "non-finite"]
+Cause = Literal["", "local", "inherited", "non-finite", "shape", "pattern"]
+"""Why a stage differs: by its own operation, by what it was fed, or only in the pattern of errors within the budget."""
 CHAIN_TOLERANCE = 1e-11
 """The chain run on the truth's own float64 taps must give the truth again to this share of each stage's largest value."""
 
@@ -42,6 +43,8 @@ class StageResult:
     local_error: float
     """The largest error made by this operation on the candidate's own inputs."""
     local_used: float
+    local_rms: float
+    """Root mean square of the error made here, in budgets."""
     local_worst: tuple[int, ...]
     verdict: StageVerdict
     cause: Cause
@@ -112,13 +115,16 @@ class Weighed:
 
     def verdict(self) -> StageResult:
         """Read the scales."""
+        if self.actual.shape != self.expected.shape:
+            nowhere = Difference.impossible(self.actual.numel())
+            return self._result(nowhere, 0.0, math.inf, (), math.inf, math.inf, math.inf, (), "shape")
         value = self.actual.double()
         difference = measure(value, self.expected, ulp_dtype=self.actual.dtype, where=self.mask)
         shape = tuple(self.actual.shape)
         bad = ~torch.isfinite(torch.where(self.mask, value, 0.0))
         if bool(bad.any()):
             at = unravel(int(bad.flatten().to(torch.int8).argmax()), shape)
-            return self._result(difference, 0.0, math.inf, at, math.inf, math.inf, at, "non-finite")
+            return self._result(difference, 0.0, math.inf, at, math.inf, math.inf, math.inf, at, "non-finite")
         share = share_of((value - self.expected).abs(), self.total, self.mask)
         local_error = torch.where(self.mask, (value - self.local).abs(), 0.0)
         local_share = share_of(local_error, self.local_budget, self.mask)
@@ -131,6 +137,7 @@ class Weighed:
             unravel(place, shape),
             float(local_error.max()),
             local_used,
+            float(local_share[self.mask.expand_as(local_share)].square().mean().sqrt()),
             unravel(local_place, shape),
             "local" if local_used > 1 else "inherited" if used > 1 else "",
         )
@@ -143,6 +150,7 @@ class Weighed:
         worst: tuple[int, ...],
         local_error: float,
         local_used: float,
+        local_rms: float,
         local_worst: tuple[int, ...],
         cause: Cause,
     ) -> StageResult:
@@ -155,6 +163,7 @@ class Weighed:
             worst=worst,
             local_error=local_error,
             local_used=local_used,
+            local_rms=local_rms,
             local_worst=local_worst,
             verdict="differs" if cause else "same",
             cause=cause,
@@ -172,7 +181,12 @@ def weigh(
 ) -> Weighed:
     """Put one stage that the candidate recorded on the scales; ``stages`` is the whole chain by tap."""
     actual = candidate[stage.tap]
-    local = expect_locally(stage, stages, candidate, precision)
+    try:
+        local = expect_locally(stage, stages, candidate, precision)
+    except RuntimeError:  # inputs of wrong shapes, told of where they were made: nothing can be said of this operation
+        local = Expected(actual.double(), torch.ones(()), torch.zeros(()))
+    if local.output.shape != actual.shape:
+        local = Expected(actual.double(), torch.ones(()), torch.zeros(()))
     return Weighed(
         stage=stage,
         actual=actual,
@@ -228,4 +242,5 @@ def merge_results(parts: Sequence[StageResult]) -> StageResult:
             equal=all(part.difference.equal for part in parts),
         ),
         local_error=max(part.local_error for part in parts),
+        local_rms=max(part.local_rms for part in parts),
     )

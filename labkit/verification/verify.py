@@ -12,9 +12,11 @@ from labkit.model import GPT2, tap_names
 from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs
 from labkit.verification.controls import merge_controls
+from labkit.verification.detective import Coverage
 from labkit.verification.faults import parse_fault
 from labkit.verification.precision import Precision, dtype_named
 from labkit.verification.prompts import Prompt, check_room, choose_prompts
+from labkit.verification.replay import merge_findings
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.streams import Forward
@@ -78,6 +80,8 @@ def verify(
         agreement=merge_agreement(agreements),
         tokens=results,
         controls=merge_controls([case.controls for case in cases]),
+        findings=merge_findings([case.findings for case in cases], tap_names(candidate.config)),
+        coverage=Coverage.merged([case.coverage for case in cases]),
         notes=notes,
     )
 

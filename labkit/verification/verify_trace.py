@@ -63,6 +63,8 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
             agreement=case.agreement,
             tokens=(),
             controls=case.controls,
+            findings=case.findings,
+            coverage=case.coverage,
             notes=notes if following is None else (*notes, str(following)),
             next_tap=None if following is None else following.tap,
         )

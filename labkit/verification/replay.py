@@ -1,0 +1,297 @@
+"""A stage that is wrong -> the mistake that reproduces the candidate, if exactly one does.
+
+Every hypothesis of the site, and the right operation with them, is run in float64 on the candidate's own inputs and
+held against what the candidate recorded. A cause is named when one hypothesis stays within rounding and explains the
+data better than all others: the noise is not known beforehand, so fits are compared by their residuals' root mean
+square, as a likelihood ratio over all elements. Named constants come before values that were solved for.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from labkit.verification.budget import compared, storage_uncertainty
+from labkit.verification.chain import Stage, unrecorded
+from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
+from labkit.verification.verdict import expect_locally, share_of
+
+DECISIVE = 12.0
+"""Natural-log likelihood ratio above which one explanation is taken over another: odds of 160,000 to one."""
+
+SUBTLE = 60.0
+"""The same, where no element exceeds its budget and a hypothesis must win over 'no fault' by the pattern of errors."""
+
+SLOPE_SLACK = 0.25
+"""A fault below the budget must be of the hypothesis's own size: regression slope 1 to within this much."""
+
+CauseKind = Literal["named", "tie", "unknown", "shape", "non-finite"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How well one explanation reproduces what the candidate recorded at one site."""
+
+    name: str
+    share: float
+    """The largest residual over its budget: within rounding up to 1."""
+    max_error: float
+    rms: float
+    """Root mean square of residual over budget."""
+    effect: float
+    """The largest difference from the right operation's output, in budgets: what the prompt lets this mistake show."""
+    slope: float
+    """How much of the hypothesis's difference the candidate shows: 1 all of it, 0 none."""
+    independent: int
+    """Errors that do not depend on each other: elements, but for a norm its rows, which share mean and variance."""
+    fitted: bool
+
+    def log_odds(self, other: "Fit") -> float:
+        """How much likelier than ``other`` this explanation is, as a natural logarithm."""
+        floor = 1e-9  # residuals this far below rounding carry no information
+        return self.independent * math.log(max(other.rms, floor) / max(self.rms, floor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fault: where, the cause, the evidence in numbers, and what to do next."""
+
+    where: str
+    """The tap at which it shows by itself."""
+    span: tuple[str, ...]
+    """The stages it may lie in: more than one where taps between were not recorded."""
+    kind: CauseKind
+    cause: str | None
+    """The name of the hypothesis; None where there is none or more than one."""
+    candidates: tuple[str, ...]
+    """The names that fit: one where named, several where tied, none where unknown."""
+    text: str
+    error_right: float
+    """Largest error against the right operation on the candidate's own inputs."""
+    error_replayed: float | None
+    """Largest error against the hypothesis on the same inputs."""
+    share_right: float
+    share_replayed: float | None
+    tensors: tuple[str, ...]
+    next_step: str
+
+    def __str__(self) -> str:
+        replayed = "" if self.error_replayed is None else f", replayed {self.error_replayed:.2e}"
+        return f"{self.where}: {self.text} (error as it should be {self.error_right:.2e}{replayed}); {self.next_step}"
+
+
+NULL = Hypothesis(name="no fault", site="", cause="the operation is right", variants=lambda _scene, _tap: {})
+
+
+class Replay:
+    """Replays on one scene; the right operation's result at each site is computed once."""
+
+    def __init__(self, scene: Scene, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> None:
+        self.scene = scene
+        self._by_site: dict[str, list[Hypothesis]] = {}
+        for hypothesis in hypotheses:
+            self._by_site.setdefault(hypothesis.site, []).append(hypothesis)
+
+    def fits(self, where: str) -> list[Fit]:
+        """The right operation first, then every hypothesis about the stages that ``where`` covers."""
+        observed = [tap for tap in site_taps(where) if tap in self.scene.candidate]
+        right = self._residuals(observed, {})
+        fits = [self._fit(NULL, right, right)]
+        for tap in self._sites(where):
+            for hypothesis in self._by_site.get(site_of(tap), []):
+                variants = hypothesis.variants(self.scene, tap)
+                if variants:
+                    fits.append(self._fit(hypothesis, self._residuals(observed, variants), right))
+        return fits
+
+    def _sites(self, where: str) -> tuple[str, ...]:
+        """The first tap of each site that an observed tap covers."""
+        return tuple(dict.fromkeys(site_taps(name)[0] for name in self._covered(where)))
+
+    def _covered(self, where: str) -> tuple[str, ...]:
+        """The stages that a site's recorded taps are judged over: themselves, and those before that were not recorded."""
+        stages, present = self.scene.stages, self.scene.candidate
+        observed = [tap for tap in site_taps(where) if tap in present]
+        found = {name for tap in observed for name in (*unrecorded(stages[tap], stages, present), tap)}
+        return tuple(name for name in stages if name in found)
+
+    def _residuals(self, observed: Iterable[str], variants: Mapping[str, Stage]) -> "Residuals":
+        scene, parts = self.scene, []
+        stages = {**scene.stages, **variants}
+        for tap in observed:
+            actual = scene.candidate[tap]
+            expected = expect_locally(stages[tap], stages, scene.candidate, scene.precision)
+            budget = expected.budget + storage_uncertainty(expected.output, actual.dtype, scene.precision)
+            mask = compared(tap, scene.inputs).expand(actual.shape)
+            parts.append(
+                (actual.double()[mask], expected.output.expand(actual.shape)[mask], budget.expand(actual.shape)[mask])
+            )
+        actual, output, budget = (torch.cat(each) for each in zip(*parts, strict=True))
+        shared = scene.config.n_embd if any(site_of(tap) == "ln" for tap in observed) else 1
+        return Residuals(actual, output, budget, int((budget > 0).sum()) // shared)
+
+    def _fit(self, hypothesis: Hypothesis, here: "Residuals", right: "Residuals") -> Fit:
+        budget = torch.maximum(here.budget, right.budget)
+        error, effect = here.actual - here.output, here.output - right.output
+        weight = torch.where(budget > 0, 1 / budget, 0.0)
+        weighed, moved = error * weight, effect * weight
+        off = right.actual - right.output
+        size = float((moved * moved).sum())
+        return Fit(
+            name=hypothesis.name,
+            share=float(share_of(error.abs(), budget, torch.ones_like(budget, dtype=torch.bool)).max()),
+            max_error=float(error.abs().max()),
+            rms=float(weighed.square().mean().sqrt()),
+            effect=float(share_of(effect.abs(), budget, torch.ones_like(budget, dtype=torch.bool)).max()),
+            slope=float((off * weight * moved).sum()) / size if size > 0 else 0.0,
+            independent=max(here.independent, right.independent),
+            fitted=hypothesis.fitted,
+        )
+
+    def explain(self, where: str) -> Finding | None:
+        """The finding at a tap; None where the right operation explains it."""
+        right, *others = self.fits(where)
+        different = [fit for fit in others if fit.effect > 0 and math.isfinite(fit.rms)]
+        if right.share <= 1:
+            best = min(different, key=lambda fit: fit.rms, default=None)
+            if best is None or best.fitted or best.share > 1 or best.log_odds(right) < SUBTLE:
+                return None
+            if abs(best.slope - 1) > SLOPE_SLACK or len(_best(different)) > 1:
+                return None
+        within = [fit for fit in different if fit.share <= 1]
+        named = [fit for fit in within if not fit.fitted]
+        return self._finding(where, right, _best(named) or _best(within))
+
+    def _finding(self, where: str, right: Fit, best: list[Fit]) -> Finding:
+        covered = self._covered(where)
+        tensors = tuple(dict.fromkeys(name for tap in covered for name in self.scene.stages[tap].tensors))
+        kind: CauseKind = "named" if len(best) == 1 else "tie" if best else "unknown"
+        return Finding(
+            where=where,
+            span=covered,
+            kind=kind,
+            cause=best[0].name if kind == "named" else None,
+            candidates=tuple(fit.name for fit in best),
+            text=self._text(where, best),
+            error_right=right.max_error,
+            error_replayed=best[0].max_error if best else None,
+            share_right=right.share,
+            share_replayed=best[0].share if best else None,
+            tensors=tensors,
+            next_step=_next_step(where, kind, best, covered, tensors),
+        )
+
+    def _text(self, where: str, best: Sequence[Fit]) -> str:
+        known = {hypothesis.name: hypothesis for group in self._by_site.values() for hypothesis in group}
+        causes = []
+        for fit in best:
+            hypothesis = known[fit.name]
+            evidence = hypothesis.evidence(self.scene, where) if hypothesis.evidence is not None else ""
+            causes.append(f"{hypothesis.cause} [{fit.name}]" + (f", {evidence}" if evidence else ""))
+        if not causes:
+            return "none of the known faults reproduces it"
+        return causes[0] if len(causes) == 1 else "any of these reproduces it: " + "; ".join(causes)
+
+    def visible(self, where: str) -> dict[str, float]:
+        """For every hypothesis about a tap's stages, the size of its effect here, in budgets; up to 1 it cannot be seen."""
+        return {fit.name: fit.effect for fit in self.fits(where)[1:] if not fit.fitted}
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What was recorded, what an explanation gives, and its budget, over all compared elements of a site (flat)."""
+
+    actual: Tensor
+    output: Tensor
+    budget: Tensor
+    independent: int
+
+
+def _best(fits: Sequence[Fit]) -> list[Fit]:
+    """The likeliest fit, and those that the data cannot tell from it."""
+    if not fits:
+        return []
+    first = min(fits, key=lambda fit: fit.rms)
+    return [first, *(fit for fit in fits if fit is not first and first.log_odds(fit) < DECISIVE)]
+
+
+def _next_step(where: str, kind: CauseKind, best: Sequence[Fit], covered: Sequence[str], tensors: Sequence[str]) -> str:
+    reads = f" (it reads {', '.join(tensors)})" if tensors else ""
+    if kind == "named":
+        return f"correct this where your engine computes {where}{reads}, and run again"
+    if kind == "tie":
+        return "run a longer prompt, on which these mistakes differ"
+    if len(covered) > 1:
+        return f"record {covered[len(covered) // 2 - 1]} as well: the fault lies between the recorded taps"
+    return f"compare your code for {where} with the operation itself{reads}"
+
+
+def misshapen(scene: Scene, where: str, expected: tuple[int, ...]) -> Finding:
+    """The finding for a tap of the wrong shape; half or twice the heads are called by their name."""
+    actual = tuple(scene.candidate[where].shape)
+    config, name, text = scene.config, None, f"its shape is {list(actual)} instead of {list(expected)}"
+    heads = len(actual) == 4 and site_of(where) in ("attn.qkv", "attn.z") and actual[1] * actual[3] == config.n_embd
+    if heads and actual[1] != config.n_head and actual[2] == expected[2]:
+        name, text = "wrong-head-count", f"n_embd is split into {actual[1]} heads instead of {config.n_head}"
+    return Finding(
+        where=where,
+        span=(where,),
+        kind="named" if name else "shape",
+        cause=name,
+        candidates=(name,) if name else (),
+        text=text if name is None else f"{text} [{name}]",
+        error_right=math.inf,
+        error_replayed=0.0 if name else None,
+        share_right=math.inf,
+        share_replayed=0.0 if name else None,
+        tensors=scene.stages[where].tensors,
+        next_step=f"correct the shape of {where}; labkit lint-trace says which transpose would",
+    )
+
+
+def non_finite(scene: Scene, where: str, at: tuple[int, ...]) -> Finding:
+    """The finding for a tap that holds a NaN or an infinity where its inputs hold none."""
+    value = float(scene.candidate[where][at])
+    return Finding(
+        where=where,
+        span=(where,),
+        kind="non-finite",
+        cause=None,
+        candidates=(),
+        text=f"it holds {value} at {list(at)}, and its inputs are finite",
+        error_right=math.inf,
+        error_replayed=None,
+        share_right=math.inf,
+        share_replayed=None,
+        tensors=scene.stages[where].tensors,
+        next_step="look for an overflow, a division by zero or an uninitialised buffer there",
+    )
+
+
+def merge_findings(parts: Sequence[Sequence[Finding]], order: Sequence[str]) -> tuple[Finding, ...]:
+    """The findings of several prompts, one a place: what ties on one prompt may be told apart on another."""
+    by_place: dict[str, list[Finding]] = {}
+    for part in parts:
+        for finding in part:
+            by_place.setdefault(finding.where, []).append(finding)
+    merged = []
+    for where in sorted(by_place, key=order.index):
+        group = by_place[where]
+        best = min(group, key=lambda finding: (not finding.candidates, len(finding.candidates)))
+        sets = [set(finding.candidates) for finding in group if finding.candidates]
+        common = set.intersection(*sets) if sets else set()
+        told_apart = best.kind == "tie" and 0 < len(common) < len(best.candidates)
+        merged.append(_narrowed(best, common) if told_apart else best)
+    return tuple(merged)
+
+
+def _narrowed(finding: Finding, common: set[str]) -> Finding:
+    kept = tuple(name for name in finding.candidates if name in common)
+    named = len(kept) == 1
+    text = f"of those that tie here, all prompts together leave {', '.join(kept)}"
+    return replace(
+        finding, candidates=kept, kind="named" if named else "tie", cause=kept[0] if named else None, text=text
+    )
