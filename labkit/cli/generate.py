@@ -6,17 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labkit.cli.bench import bench
 from labkit.cli.console import progress, safe, write_json
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
     from labkit.generation import Generation, Stream
+    from labkit.generation.roofline import Roofline
     from labkit.model import GPT2
 
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
     app.command()(generate)
+    app.command("dtype-study")(dtype_study)
+    bench.command("generate")(bench_generate)
 
 
 def generate(
@@ -36,21 +44,27 @@ def generate(
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     cache: Annotated[bool, typer.Option(help="Without: the whole text is run again for every token.")] = True,
+    lookup: Annotated[
+        bool, typer.Option(help="Several greedy ids a pass where the text repeats; the same ids.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: by the model's size).")] = None,
     window: Annotated[str, typer.Option(help="At n_positions: refuse or slide.")] = "refuse",
     batch_file: Annotated[Path | None, typer.Option(help="A prompt a line, continued together.")] = None,
     json: Annotated[str | None, typer.Option(help="Write the result as JSON to this file (- for output).")] = None,
+    benchmark: Annotated[bool, typer.Option(help="Measure tokens/s beside transformers instead.")] = False,
 ) -> int:
     """Go on with a text: exit 0, or 2 where the input cannot be used."""
     prompts = read_prompts(prompt, batch_file)
     with progress() as say:
         say("loading the model")
-        from labkit.generation import stream_batch
-        from labkit.load import COMPUTE_DTYPES, load_gpt2
+        import torch
 
-        dtypes = {str(each).removeprefix("torch."): each for each in COMPUTE_DTYPES}
-        if dtype not in dtypes:
-            raise UnknownNameError.near("dtype", dtype, dtypes)
-        network = load_gpt2(model, dtype=dtypes[dtype], device=device)
+        from labkit.generation import stream_batch
+        from labkit.generation.threads import sensible_threads
+        from labkit.load import load_gpt2
+
+        network = load_gpt2(model, dtype=dtype_named(dtype), device=device)
+        torch.set_num_threads(threads or sensible_threads(network))
         options: dict[str, Any] = {
             "tokens": tokens,
             "min_tokens": min_tokens,
@@ -64,8 +78,15 @@ def generate(
             "stop_ids": stop_id or None,
             "cache": cache,
             "window": window,
+            "lookup": lookup,
         }
         run = stream_batch(network, prompts, **options)
+        if benchmark:
+            from labkit.bench.generate import bench_generate as measure
+
+            folder = model or network.load_report.folder
+            ids = run.results()[0].prompt_ids
+            return _show_bench(measure(folder, device=device, tokens=tokens or 48, prompt=ids, say=say), json)
     try:
         if json == "-" or len(prompts) > 1:
             for _ in run.steps():
@@ -80,6 +101,71 @@ def generate(
     if json is not None:
         write_json([generation_json(each) for each in run.results()], json)
     return 0
+
+
+def dtype_study(
+    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    *,
+    text: Annotated[str | None, typer.Option(help="The text to study (- reads standard input).")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Greedy tokens to compare.")] = 40,
+    dtype: Annotated[list[str] | None, typer.Option(help="bfloat16, float16 or float64; several times.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+    json: Annotated[str | None, typer.Option(help="Write the study as JSON to this file (- for output).")] = None,
+) -> int:
+    """What bfloat16 and float16 change: logits, depths, greedy text, perplexity; float32 beside them."""
+    words = read_prompts(text, None)[0] if text is not None else None
+    with progress() as say:
+        from dataclasses import asdict
+
+        from labkit.generation.dtype_study import dtype_study as study
+
+        chosen = [dtype_named(name) for name in dtype or ["bfloat16", "float16"]]
+        result = study(folder, text=words, dtypes=chosen, tokens=tokens, device=device, say=say)
+    if json is not None:
+        write_json(asdict(result), json)
+    if json != "-":
+        print("\n".join(safe(line) for line in str(result).split("\n")))
+    return 0
+
+
+def bench_generate(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one and a random GPT-2 small).")
+    ] = None,
+    *,
+    tokens: Annotated[int, typer.Option(min=8, help="Tokens a run at most.")] = 48,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+    json: Annotated[str | None, typer.Option(help="Write JSON to this file (- for output).")] = None,
+) -> int:
+    """Tokens a second beside transformers and beside memory's limit: exit 0 with every goal reached, 1 short of one."""
+    with progress() as say:
+        from labkit.bench.generate import bench_generate as measure
+
+        results = measure(folder, device=device, tokens=tokens, repeats=repeats, say=say)
+    return _show_bench(results, json)
+
+
+def dtype_named(name: str) -> "torch.dtype":
+    """The dtype that a model can compute in by its name; raises ``UnknownNameError``."""
+    from labkit.load import COMPUTE_DTYPES
+
+    dtypes = {str(each).removeprefix("torch."): each for each in COMPUTE_DTYPES}
+    if name not in dtypes:
+        raise UnknownNameError.near("dtype", name, dtypes)
+    return dtypes[name]
+
+
+def _show_bench(results: "Sequence[Roofline]", json: str | None) -> int:
+    from dataclasses import asdict
+
+    if json is not None:
+        goals = [{"goal": goal, "reached": reached} for each in results for goal, reached in each.goals()]
+        write_json({"benches": [asdict(each) for each in results], "goals": goals}, json)
+    if json != "-":
+        for each in results:
+            print("\n".join(safe(line) for line in str(each).split("\n")))
+    return max(each.return_code for each in results)
 
 
 def read_prompts(prompt: str | None, batch_file: Path | None) -> list[str]:
@@ -136,7 +222,8 @@ def _tell(network: "GPT2", run: "Stream") -> None:
     rate = count / run.seconds if run.seconds else 0.0
     place = f"{str(network.dtype).removeprefix('torch.')} on {network.device}"
     lines = [f"{count} tokens in {run.seconds:.2f} s, {rate:.1f} tokens/s, {place}"]
-    lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed}" if results[0].seed is not None else ""))
+    fresh = results[0].seed is not None and run.sourced.settings.seed is None
+    lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed} (fresh)" if fresh else ""))
     ended = {each.stopped_by for each in results} - {"tokens"}
     lines += [f"ended by {', '.join(sorted(ended))}"] if ended else []
     for line in (*lines, *run.notes):

@@ -1,0 +1,292 @@
+"""Tokens a second of GPT-2, labkit beside transformers in the same process, and the share of what memory allows.
+
+Every run of one side is followed by one of the other, and the fastest of each counts, so that a busy machine disturbs
+both alike. Both make the same number of tokens greedily from the same ids and stop at none.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from labkit.bench.load import write_random_gpt2
+from labkit.generation.continuation import Continuation
+from labkit.generation.decoder import FastDecoder
+from labkit.generation.lookup import Lookup
+from labkit.generation.roofline import (
+    READ_NBYTES,
+    Beside,
+    Rate,
+    Roofline,
+    bytes_per_token,
+    operations_per_token,
+    peak_operations,
+    read_bandwidth,
+    wait_for,
+)
+from labkit.generation.settings import Settings
+from labkit.generation.threads import sensible_threads, threads
+from labkit.load import embedded, load_gpt2
+from labkit.model import GPT2
+
+PROMPT_TOKENS = 16
+PREFILL_TOKENS = 512
+BATCH = 8
+RUN_SECONDS = 3.0
+"""About how long one run may take: tokens are counted out so that it does."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def bench_generate(
+    folder: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    tokens: int = 48,
+    repeats: int = 3,
+    prompt: Sequence[int] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Roofline, ...]:
+    """Measure the checkpoint in ``folder``; without one, the embedded checkpoint and a random GPT-2 small."""
+    tell = say or (lambda _step: None)
+    if folder is not None:
+        return (_bench(Path(folder), str(folder), device, tokens, repeats, prompt, tell),)
+    with TemporaryDirectory() as name:
+        tell("writing a random GPT-2 small")
+        write_random_gpt2(Path(name))
+        small = _bench(Path(name), "random GPT-2 small", device, tokens, repeats, prompt, tell)
+    return (_bench(embedded(), "embedded checkpoint", device, 4 * tokens, repeats, None, tell), small)
+
+
+def _bench(
+    folder: Path,
+    name: str,
+    device: str,
+    tokens: int,
+    repeats: int,
+    prompt: Sequence[int] | None,
+    tell: Callable[[str], None],
+) -> Roofline:
+    model = load_gpt2(folder, device=device)
+    with threads(sensible_threads(model)):
+        bench = _Bench(folder, name, model.device, tokens, repeats, prompt, tell)
+        return bench.run(model)
+
+
+class _Bench:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        device: torch.device,
+        tokens: int,
+        repeats: int,
+        prompt: Sequence[int] | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._folder, self._name, self._device = folder, name, device
+        self._tokens, self._repeats, self._tell = tokens, repeats, tell
+        self._prompt = list(prompt) if prompt else []
+        self._bandwidth = 0.0
+        self._read_nbytes = READ_NBYTES
+
+    def run(self, model: GPT2) -> Roofline:
+        config = model.config
+        if not self._prompt:
+            generator = torch.Generator().manual_seed(0)
+            self._prompt = torch.randint(config.vocab_size, (PROMPT_TOKENS,), generator=generator).tolist()
+        self._tokens = min(self._tokens, config.n_positions - len(self._prompt))
+        self._read_nbytes = min(READ_NBYTES, int(bytes_per_token(model, length=0)))
+        rates: list[Rate] = []
+        for dtype in DTYPES:
+            own = model if dtype == torch.float32 else load_gpt2(self._folder, device=str(self._device), dtype=dtype)
+            rates.append(self._decode(own, rates))
+            if dtype == torch.float32:
+                rates += [self._whole_text(own), self._prefill(own), self._batch(own, rates[0]), *self._lookups(own)]
+            elif dtype == torch.bfloat16:
+                rates.append(self._batch(own, rates[-1]))
+        return Roofline(
+            folder=self._name,
+            device=str(self._device),
+            threads=torch.get_num_threads(),
+            bandwidth=self._bandwidth,
+            peak=peak_operations(self._device),
+            rates=tuple(rates),
+        )
+
+    def _decode(self, model: GPT2, before: Sequence[Rate]) -> Rate:
+        dtype, small = _name(model.dtype), model.config.n_embd < 512
+        self._tell(f"{self._name}: decoding in {dtype}")
+        peer = self._peer(model.dtype)
+        ours, theirs = self._race(lambda n: _greedy(model, [self._prompt], n), lambda n: _peer(peer, [self._prompt], n))
+        goal = {"float32": 3.0 if small else 1.0, "bfloat16": None if small else 8.0}.get(dtype)
+        beside = [Beside(name="transformers", tokens_per_second=theirs, goal=goal)]
+        if before:
+            goal = 1.8 if dtype == "bfloat16" and not small else None
+            beside.append(Beside(name="float32", tokens_per_second=before[0].tokens_per_second, goal=goal))
+        reach = 0.9 if dtype == "float32" and not small else None
+        return self._rate("decode", model, ours, goal=reach, beside=beside)
+
+    def _whole_text(self, model: GPT2) -> Rate:
+        self._tell(f"{self._name}: without the cache")
+        peer = self._peer(model.dtype)
+        ours, theirs = self._race(
+            lambda n: _greedy(model, [self._prompt], n, cached=False),
+            lambda n: _peer(peer, [self._prompt], n, use_cache=False),
+        )
+        beside = [Beside(name="transformers", tokens_per_second=theirs)]
+        return self._rate("no cache", model, ours, arithmetic=True, beside=beside)
+
+    def _prefill(self, model: GPT2) -> Rate:
+        count = min(PREFILL_TOKENS, model.config.n_positions)
+        self._tell(f"{self._name}: a prompt of {count} tokens")
+        ids = torch.randint(model.config.vocab_size, (1, count), generator=torch.Generator().manual_seed(1))
+        peer, decoder = self._peer(model.dtype), FastDecoder(model, capacity=count)
+        rows, moved = ids.tolist(), ids.to(self._device)
+
+        def other(_: int) -> None:
+            with torch.inference_mode():
+                peer(moved, use_cache=True, logits_to_keep=1)
+
+        ours, theirs = self._race(lambda _: decoder.prefill(rows), other, fixed=count)
+        beside = [Beside(name="transformers", tokens_per_second=theirs, goal=1.0)]
+        return self._rate(f"prompt of {count}", model, ours, arithmetic=True, beside=beside)
+
+    def _batch(self, model: GPT2, single: Rate) -> Rate:
+        self._tell(f"{self._name}: {BATCH} prompts at once")
+        size = model.config.vocab_size
+        rows = [[(token + row) % size for token in self._prompt] for row in range(BATCH)]
+        goal = 4.0 if model.dtype == torch.float32 else None
+        peer = self._peer(model.dtype)
+        ours, theirs = self._race(lambda n: _greedy(model, rows, n), lambda n: _peer(peer, rows, n))
+        beside = [
+            Beside(name="transformers", tokens_per_second=BATCH * theirs),
+            Beside(name="one prompt", tokens_per_second=single.tokens_per_second, goal=goal),
+        ]
+        return self._rate(f"batch of {BATCH}", model, BATCH * ours, batch=BATCH, beside=beside)
+
+    def _lookups(self, model: GPT2) -> list[Rate]:
+        rates = []
+        for name, goal, subject in (
+            ("look-up, text repeats", 1.5, _repeating(model)),
+            ("look-up, no repeats", 0.95, _varied(model)),
+        ):
+            self._tell(f"{self._name}: {name}")
+            kept: list[str] = []
+
+            def looked(n: int, subject: GPT2 = subject, kept: list[str] = kept) -> None:
+                kept[:] = [_greedy(subject, [self._prompt], n, lookup=True)]
+
+            ours, plain = self._race(looked, partial(_greedy, subject, [self._prompt]))
+            beside = [Beside(name="one id a pass, same ids", tokens_per_second=plain, goal=goal)]
+            rates.append(self._rate(name, model, ours, beside=beside, note=kept[0]))
+        return rates
+
+    def _rate(
+        self,
+        name: str,
+        model: GPT2,
+        tokens_per_second: float,
+        *,
+        batch: int = 1,
+        arithmetic: bool = False,
+        goal: float | None = None,
+        beside: Sequence[Beside] = (),
+        note: str = "",
+    ) -> Rate:
+        length = len(self._prompt) + self._tokens / 2
+        return Rate(
+            name=name,
+            dtype=_name(model.dtype),
+            tokens_per_second=tokens_per_second,
+            bytes_per_token=None if arithmetic else bytes_per_token(model, length=length, batch=batch),
+            operations_per_token=operations_per_token(model, length=length),
+            goal=goal,
+            beside=tuple(beside),
+            note=note,
+        )
+
+    def _race(
+        self, ours: Callable[[int], object], theirs: Callable[[int], object], *, fixed: int | None = None
+    ) -> tuple[float, float]:
+        """Tokens a second of both, best of all rounds; memory's speed is measured again between them."""
+        counts = []
+        for run in (ours, theirs):
+            run(2)
+            trial = _time(partial(run, fixed or 4), self._device) / (fixed or 4)
+            counts.append(fixed or max(4, min(self._tokens, int(RUN_SECONDS / trial))))
+        best = [0.0, 0.0]
+        for _ in range(self._repeats):
+            for side, (run, count) in enumerate(zip((ours, theirs), counts, strict=True)):
+                seconds = _time(partial(run, count), self._device)
+                best[side] = max(best[side], count / seconds)
+            speed = read_bandwidth(self._device, nbytes=self._read_nbytes, repeats=1)
+            self._bandwidth = max(self._bandwidth, speed)
+        return best[0], best[1]
+
+    def _peer(self, dtype: torch.dtype) -> Any:
+        from transformers import GPT2LMHeadModel
+        from transformers.utils import logging
+
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            return GPT2LMHeadModel.from_pretrained(self._folder, dtype=dtype).eval().to(self._device)
+        finally:
+            if shown:
+                logging.enable_progress_bar()
+
+
+def _greedy(
+    model: GPT2, rows: Sequence[Sequence[int]], count: int, *, cached: bool = True, lookup: bool = False
+) -> str:
+    run = Continuation(model, rows, Settings(tokens=count), cached=cached, lookup=lookup)
+    while run.advance():
+        pass
+    source = run.source
+    if not isinstance(source, Lookup):
+        return ""
+    return f"{source.passes} drafts of {source.drafted} ids, {source.kept} kept, {source.redone} read again singly"
+
+
+def _peer(peer: Any, rows: Sequence[Sequence[int]], count: int, **options: Any) -> None:
+    ids = torch.tensor(rows, device=peer.device)  # [batch, pos]
+    peer.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        **options,
+    )
+
+
+def _repeating(model: GPT2) -> GPT2:
+    """The same products over changed weights: no position and no block moves the stream, so the text soon has a period."""
+    still = {name: torch.zeros_like(each) for name, each in model.parameters_by_name.items() if "c_proj" in name}
+    still["wpe.weight"] = torch.zeros_like(model.parameters_by_name["wpe.weight"])
+    return GPT2(model.config, {**model.parameters_by_name, **still})
+
+
+def _varied(model: GPT2) -> GPT2:
+    """The same products over changed weights: positions weigh much, so the text hardly repeats itself."""
+    loud = model.parameters_by_name["wpe.weight"] * 30
+    return GPT2(model.config, {**model.parameters_by_name, "wpe.weight": loud})
+
+
+def _time(run: Callable[[], object], device: torch.device) -> float:
+    wait_for(device)
+    began = time.perf_counter()
+    run()
+    wait_for(device)
+    return time.perf_counter() - began
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
