@@ -6,6 +6,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# On a busy machine threads that wait for one another make the smallest operation take tens of milliseconds.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 

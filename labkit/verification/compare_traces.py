@@ -48,6 +48,8 @@ class TapComparison:
     difference: Difference | None = None
     used: float = 0.0
     """The largest error over what is allowed at that element."""
+    beyond: int = 0
+    """Elements whose error is more than is allowed."""
 
     @property
     def differs(self) -> bool:
@@ -99,8 +101,8 @@ class TraceComparison:
         error = first.difference
         return (
             f"differs: {_described(first.name)} is the first {_beyond(self)} "
-            f"(max_abs {error.max_abs:.3g} at {list(error.worst)}: {error.actual_at_worst:.6g}, expected "
-            f"{error.expected_at_worst:.6g})"
+            f"({_share_beyond(first)}max_abs {error.max_abs:.3g} at {list(error.worst)}: {error.actual_at_worst:.6g}, "
+            f"expected {error.expected_at_worst:.6g})"
         )
 
     def _largest(self) -> str:
@@ -118,6 +120,11 @@ def _described(name: str) -> str:
     step, tap = split_step(name)
     known = described(tap) if tap not in INPUT_NAMES else tap
     return known if step is None else f"{known} in decode step {step}"
+
+
+def _share_beyond(tap: TapComparison) -> str:
+    count = tap.difference.numel if tap.difference else 0
+    return f"{tap.beyond:,} of {count:,} elements, " if tap.beyond else ""
 
 
 def _beyond(comparison: TraceComparison) -> str:
@@ -295,7 +302,8 @@ def _compare_tap(
     difference = _merged([part[0] for part in parts], e.shape)
     used = max((part[1] for part in parts), default=0.0)
     problem: Problem = "non-finite" if difference.non_finite else "values" if used > 1 else ""
-    return TapComparison(name=name, problem=problem, remark=remark, difference=difference, used=used)
+    beyond = sum(part[2] for part in parts)
+    return TapComparison(name=name, problem=problem, remark=remark, difference=difference, used=used, beyond=beyond)
 
 
 def _parts(
@@ -305,8 +313,8 @@ def _parts(
     passes: Sequence[Pass],
     allowed: _Allowance,
     histograms: dict[torch.dtype, UlpHistogram] | None,
-) -> Iterator[tuple[Difference, float]]:
-    """The difference of some rows at a time, its place counted from the tensor's first row, and the share used."""
+) -> Iterator[tuple[Difference, float, int]]:
+    """The difference of some rows at a time, placed in the tensor's own rows, the share used, and elements beyond."""
     shape = expected.entry(name).shape
     width = shape[-1] if shape else 1
     rows = prod(shape[:-1])
@@ -323,7 +331,7 @@ def _parts(
             taken = counted.expand_as(a)
             histograms.setdefault(a.dtype, UlpHistogram(a.dtype)).add(a[taken], e[taken])
         place = (start + difference.worst[0], difference.worst[1])
-        yield replace(difference, worst=place), float(share.max())
+        yield replace(difference, worst=place), float(share.max()), int((share > 1).sum())
 
 
 def _counted(name: str, shape: tuple[int, ...], start: int, count: int, passes: Sequence[Pass]) -> Tensor:

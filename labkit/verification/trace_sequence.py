@@ -50,6 +50,7 @@ def passes_of(trace: Trace) -> tuple[Pass, ...]:
     """The forward passes of a trace in order, their inputs checked; raises ``TraceError``."""
     passes: list[Pass] = []
     past = 0
+    _check_steps(trace)
     for step in trace.steps:
         inputs = trace.inputs(step)
         batch, pos = inputs.ids.shape
@@ -65,6 +66,15 @@ def passes_of(trace: Trace) -> tuple[Pass, ...]:
         past += pos
     _check_length(trace, past)
     return tuple(passes)
+
+
+def _check_steps(trace: Trace) -> None:
+    numbers = [step for step in trace.steps if step is not None]
+    for expected, number in enumerate(numbers):
+        if number != expected:
+            raise TraceError(
+                f"decode step {expected} is missing", where=trace.path, got=f"step {number}", fix="count steps from 0"
+            )
 
 
 def _check_length(trace: Trace, positions: int) -> None:
