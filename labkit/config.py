@@ -45,6 +45,23 @@ REFUSED = {
 """Keys that change what is computed in a way the model does not follow, unless false, null or empty."""
 
 
+_HARMLESS = (
+    "_name_or_path _num_labels architectures attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
+    "chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype "
+    "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty "
+    "finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range "
+    "is_decoder label2id length_penalty max_length min_length model_type no_repeat_ngram_size num_beam_groups "
+    "num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past output_scores "
+    "pad_token_id predict_special_tokens prefix problem_type remove_invalid_values repetition_penalty resid_pdrop "
+    "return_dict return_dict_in_generate sep_token_id summary_activation summary_first_dropout "
+    "summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params temperature "
+    "tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript "
+    "transformers_version typical_p use_bfloat16 use_cache n_special"
+)
+WITHOUT_EFFECT = frozenset(_HARMLESS.split())
+"""Keys that config files of GPT-2 have had and that change no logit: names, dropout, generation, other heads."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
     """The fields of config.json that change what a GPT-2 computes.
@@ -150,7 +167,7 @@ def parse_config(fields: Mapping[str, Any], *, where: object = "config.json") ->
 
 
 def config_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """What ``parse_config`` took from elsewhere than a field's own key, a line each.
+    """What ``parse_config`` took from elsewhere than a field's own key, or passed over, a line each.
 
     >>> full = {name: getattr(GPT2Config(), name) for name in GPT2Config.__dataclass_fields__}
     >>> config_notes({**full, "n_ctx": 512})
@@ -169,6 +186,9 @@ def config_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     for name in _FIELDS:
         if name not in stated and name != "n_inner":
             notes.append(f"{name} is not stated: {getattr(GPT2Config, name)!r}, the default of GPT-2, is used")
+    unknown = sorted(set(fields) - set(_FIELDS) - set(ALIASES) - set(REFUSED) - WITHOUT_EFFECT)
+    if unknown:
+        notes.append(f"GPT-2 has no config field {', '.join(unknown)}: without effect here")
     return tuple(notes)
 
 

@@ -21,6 +21,9 @@ Attention = Literal["eager", "sdpa"]
 """``eager``: scores, pattern and mix, each with its tap; ``sdpa``: one fused call that hides scores and pattern."""
 
 
+FusedMask = Literal["causal", "none", "given"]
+
+
 class Cache(Protocol):
     """Keys and values of positions already computed, as the attention of each block needs them."""
 
@@ -39,7 +42,7 @@ class Inputs:
     ids: Tensor  # [batch, pos]
     positions: Tensor  # [pos], or [batch, pos] where positions differ by row
     visible: Tensor  # [pos_q, pos_k] or [batch, 1, pos_q, pos_k]: True where a query may look at a key
-    causal_only: bool  # no padding and no cache: the plain triangle
+    fused_mask: FusedMask  # the same for the fused attention, which is faster without a mask
     last_only: bool  # logits of the last position alone
     cache: Cache | None
 
@@ -134,8 +137,8 @@ def _fused(network: Network, inputs: Inputs, tap: Tap, i: int, q: Tensor, k: Ten
         q,
         k,
         v,
-        attn_mask=None if inputs.causal_only else inputs.visible,
-        is_causal=inputs.causal_only,
+        attn_mask=inputs.visible if inputs.fused_mask == "given" else None,
+        is_causal=inputs.fused_mask == "causal",
         scale=network.config.scaling(block=i),
     )  # [batch, head, pos, head_dim]
     return z.to(dtype)

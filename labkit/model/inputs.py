@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
-from labkit.model.forward import Cache, Inputs
+from labkit.model.forward import Cache, FusedMask, Inputs
 
 Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids [batch, pos], or [pos] for a single row."""
@@ -51,7 +51,7 @@ def check_inputs(
         ids=rows,
         positions=positions,
         visible=visible_keys(pos, past, real, device),
-        causal_only=real is None and past == 0,
+        fused_mask=_fused_mask(pos, past, real),
         last_only=last_only,
         cache=cache,
     )
@@ -70,6 +70,12 @@ def visible_keys(pos: int, past: int, real: Tensor | None, device: torch.device)
         return causal
     itself = causal & ~causal.tril(past - 1)  # [pos_q, pos_k]
     return (causal & real[:, None, None, :]) | itself  # [batch, 1, pos_q, pos_k]
+
+
+def _fused_mask(pos: int, past: int, real: Tensor | None) -> FusedMask:
+    if real is not None:
+        return "given"
+    return "none" if pos == 1 else "causal" if past == 0 else "given"  # one query sees every key before it
 
 
 def _whole(values: Any, where: str) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from labkit.checkpoint import add_statistics, read_checkpoint
 from labkit.errors import CheckpointError, ConfigError, FormatError, LabkitError, MissingFileError, UnknownNameError
@@ -56,6 +57,50 @@ def test_what_transformers_wrote_is_read_bit_for_bit(mode: Any, dtype: torch.dty
     with torch.no_grad():
         logits = reference.float()(torch.tensor(IDS)).logits
     assert (load_gpt2(tmp_path, mode=mode)(IDS) - logits).abs().max() < 1e-4
+
+
+CLASSES: list[tuple[Any, dict[str, Any], str]] = [
+    (transformers.GPT2Model, {}, ""),
+    (
+        transformers.GPT2DoubleHeadsModel,
+        {"num_labels": 1},
+        "other head: 2 tensors left out (multiple_choice_head.summary.",
+    ),
+    (
+        transformers.GPT2ForSequenceClassification,
+        {"num_labels": 3, "pad_token_id": 0},
+        "other head: 1 tensors left out (score.weight)",
+    ),
+    (transformers.GPT2ForTokenClassification, {"num_labels": 3}, "other head: 2 tensors left out (classifier."),
+    (transformers.GPT2ForQuestionAnswering, {}, "other head: 2 tensors left out (qa_outputs."),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "said"), CLASSES, ids=lambda each: getattr(each, "__name__", ""))
+def test_other_classes_of_transformers_load_their_gpt2(
+    kind: Any, fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = transformers.GPT2Config(**random_checkpoint.TINY, **fields)
+    peer = kind(config).eval()
+    random_checkpoint.redraw(peer, seed=3)
+    peer.save_pretrained(tmp_path)
+    body = peer if kind is transformers.GPT2Model else peer.transformer
+    with torch.no_grad():
+        expected = body(torch.tensor(IDS)).last_hidden_state  # [batch, pos, n_embd]
+    model = load_gpt2(tmp_path)
+    assert (model.run(IDS, taps="ln_f").taps["ln_f"] - expected).abs().max() < 1e-4
+    assert said in str(model.load_report)
+
+
+def test_a_decoder_with_cross_attention_is_refused_and_loads_without_it(tmp_path: Path) -> None:
+    peer = random_checkpoint.write(tmp_path, add_cross_attention=True)
+    with pytest.raises(ConfigError, match="add_cross_attention is set"):
+        load_gpt2(tmp_path)
+    edit_config(tmp_path, add_cross_attention=False)
+    model = load_gpt2(tmp_path)
+    with torch.no_grad():
+        assert (model(IDS) - peer(torch.tensor(IDS)).logits).abs().max() < 1e-4
+    assert "cross-attention: 24 tensors left out" in str(model.load_report)
 
 
 def test_shards_are_read_as_one(snapshot: Path, tmp_path: Path) -> None:

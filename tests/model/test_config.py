@@ -32,6 +32,12 @@ def test_an_alias_stands_in_for_the_field_but_does_not_override_it(alias: str) -
     assert any(note.startswith(f"{alias} is 36 but {name} is 24") for note in config_notes({alias: 36, name: 24}))
 
 
+def test_fields_that_gpt2_does_not_have_are_named() -> None:
+    assert not [note for note in config_notes(TransformersConfig().to_dict()) if "no config field" in note]
+    notes = config_notes({**TransformersConfig().to_dict(), "rope_theta": 1e4, "sliding_window": 512})
+    assert "GPT-2 has no config field rope_theta, sliding_window: without effect here" in notes
+
+
 @given(
     st.dictionaries(
         st.sampled_from([*GPT2Config.__dataclass_fields__, *ALIASES, "add_cross_attention", "dtype"]),
