@@ -32,6 +32,8 @@ class FaultBench(LabWidget):
     """What the user chose: fault, block, prompt."""
     grid = traitlets.Dict().tag(sync=True)
     """The view record of the last run."""
+    findings = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    """What the diagnosis found, a sentence each."""
     busy = traitlets.Bool().tag(sync=True)
 
     def __init__(
@@ -65,6 +67,7 @@ class FaultBench(LabWidget):
         try:
             plant = None if choice["fault"] == NO_FAULT else f"{choice['fault']}:{choice['block']}"
             self.report = self._run(self._folder, prompts=[choice["prompt"]], plant=plant, tokens=0)
+            self.findings = [str(finding) for finding in self.report.findings]
             self.grid = grid_view(self.report)
         finally:
             self.busy = False

@@ -10,6 +10,7 @@ function render({ model, el }) {
   );
   const block = make("select", { onchange: () => send() });
   const prompt = textInput({ maxlength: 1000, class: "labkit-wide" });
+  const findings = make("ul", { class: "labkit-findings", "aria-label": "Findings" });
   const status = make("output", { class: "labkit-count" });
   const send = () => {
     model.set("choice", { fault: fault.value, block: Number(block.value), prompt: prompt.value });
@@ -21,7 +22,7 @@ function render({ model, el }) {
     make("div", { class: "labkit-row" }, labelled("Fault", fault), labelled("Block", block)),
     make("div", { class: "labkit-row" }, labelled("Prompt", prompt), make("button", { type: "submit" }, "Verify"), status),
   );
-  const root = make("div", { class: "labkit labkit-fault-bench", role: "group", "aria-label": "Fault bench" }, form, error.line, grid.root);
+  const root = make("div", { class: "labkit labkit-fault-bench", role: "group", "aria-label": "Fault bench" }, form, error.line, findings, grid.root);
   let drawn = null;
   const draw = () => {
     const choice = model.get("choice");
@@ -41,6 +42,7 @@ function render({ model, el }) {
     drawn = view;
     grid.selected = null; // a new run starts at the operation to blame
     grid.draw(view);
+    findings.replaceChildren(...model.get("findings").map((text) => make("li", {}, text)));
   };
   const watched = "change:choice change:grid change:busy";
   model.on(watched, draw);

@@ -95,17 +95,20 @@ class StageGrid {
   }
 
   show(cell) {
-    const { detail } = cell;
-    const rows = [
-      ["shape", detail.shape.join(" × ")],
-      ["largest error", figure(detail.max_abs)],
-      ["at", `[${detail.at.join(", ")}]`],
-      ["in ULP", figure(detail.ulp)],
-      ["budget there", figure(detail.budget)],
-      ["share of budget, with what was inherited", figure(detail.used)],
-      ["share of budget, this operation alone", figure(detail.local_used)],
-      ["verdict", detail.verdict + (detail.cause ? `, ${detail.cause}` : "")],
-    ].map(([name, value]) => make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "labkit-number" }, value)));
-    this.detail.replaceChildren(make("table", {}, make("caption", {}, `Stage ${cell.name}`), make("tbody", {}, rows)));
+    showStage(this.detail, cell);
   }
+}
+
+function showStage(place, { name, detail }) {
+  const rows = [
+    ["shape", detail.shape.join(" × ")],
+    ["largest error", figure(detail.max_abs)],
+    ["at", `[${detail.at.join(", ")}]`],
+    ["in ULP", figure(detail.ulp)],
+    ["budget there", figure(detail.budget)],
+    ["share of budget, with what was inherited", figure(detail.used)],
+    ["share of budget, this operation alone", figure(detail.local_used)],
+    ["verdict", detail.verdict + (detail.cause ? `, ${detail.cause}` : "")],
+  ].map(([label, value]) => make("tr", {}, make("th", { scope: "row" }, label), make("td", { class: "labkit-number" }, value)));
+  place.replaceChildren(make("table", {}, make("caption", {}, `Stage ${name}`), make("tbody", {}, rows)));
 }
