@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.tokenizer.blocks import blocks_of
-from labkit.tokenizer.boundaries import PADDING, cut_long_pieces, piece_starts
+from labkit.tokenizer.boundaries import cut_long_pieces, piece_starts
 from labkit.tokenizer.giants import merge_piece
 from labkit.tokenizer.pairs import PairTable
 from labkit.tokenizer.rounds import MAXIMUM_WIDTH, merge_rows
-from labkit.tokenizer.seeds import self_encoding
+from labkit.tokenizer.seeds import Seeds
 from labkit.tokenizer.table import (
     COUNT_SHIFT,
     LONGEST,
@@ -25,6 +25,9 @@ from labkit.tokenizer.table import (
     IdStore,
     KeyTable,
     Words,
+    byte_windows,
+    high_words,
+    low_words,
     pack,
     unique_keys,
 )
@@ -36,17 +39,14 @@ ROWS_PAY: Final = 200  # pieces; fewer are merged one at a time
 REMEMBERED: Final = 256  # bytes; longer pieces are not worth remembering
 
 Offsets = npt.NDArray[np.int64]
-_LOW = np.array([(1 << 8 * n) - 1 for n in range(WORD)] + [(1 << 64) - 1] * (LONGEST - WORD + 1), np.uint64)  # [length]
-_HIGH = np.array([0] * WORD + [(1 << 8 * n) - 1 for n in range(WORD)] + [(1 << 64) - 1], np.uint64)  # [length]
 
 
 class BulkEncoder:
     """Encodes long texts; keeps what it has seen. One thread at a time is inside; others wait a block long."""
 
     def __init__(self, pairs: PairTable) -> None:
-        self._vocabulary = pairs.vocabulary
         self._pairs = pairs
-        self._seeds = self_encoding(pairs)
+        self._seeds = Seeds(pairs)
         self._lock = Lock()
         self.dtype = pairs.vocabulary.dtype
         self._short = KeyTable(words=1, bits=18)
@@ -70,15 +70,14 @@ class BulkEncoder:
 
     def _encode_pieces(self, data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.unsignedinteger]:
         lengths = ends - starts  # [piece]
-        windows = np.ndarray((len(data) + WORD,), "<u8", data + PADDING, strides=(1,))  # [byte]: the 8 bytes from there
-        low = windows.take(starts)  # [piece]
-        low &= _LOW.take(lengths, mode="clip")
+        windows = byte_windows(data)
+        low = low_words(windows, starts, lengths)  # [piece]
         middle = np.flatnonzero(lengths > WORD)  # [middle]
         odd = middle[lengths[middle] > LONGEST]  # [odd]: not in the tables
         middle = middle[lengths[middle] <= LONGEST]
         if b"\0" in data:
             odd, middle = _set_aside_nul(data, starts, lengths, odd, middle)
-        high = windows.take(starts[middle] + WORD) & _HIGH.take(lengths[middle])  # [middle]
+        high = high_words(windows, starts[middle], lengths[middle])  # [middle]
         keys = (low[middle], high)
         low[middle] = 0
         low[odd] = 0
@@ -145,17 +144,11 @@ class BulkEncoder:
         """Forget everything but the vocabulary's own tokens."""
         self._long: dict[bytes, int] = {}
         self._store = IdStore(self.dtype)
-        tokens = [(self._vocabulary.tokens[token] or b"", token) for token in self._seeds.tolist()]
-        for table, shortest, longest in ((self._short, 1, WORD), (self._middle, WORD + 1, LONGEST)):
+        self._store.add(self._seeds.ids)
+        for table, (keys, values) in ((self._short, self._seeds.short), (self._middle, self._seeds.middle)):
             table.clear()
-            chosen = [(data, token) for data, token in tokens if shortest <= len(data) <= longest and 0 not in data]
-            padded = b"".join(data.ljust(WORD * table.words, b"\0") for data, _ in chosen)
-            keys = np.frombuffer(padded, "<u8").reshape(len(chosen), table.words)  # [token, word]
-            ids = np.array([token for _, token in chosen], np.int64)  # [token]
-            places = self._store.add(ids) + np.arange(len(ids))  # [token]
             room = table.room()
-            values = pack(np.ones_like(ids), places)  # [token]
-            table.insert(tuple(np.ascontiguousarray(word) for word in keys[:room].T), values[:room])
+            table.insert(tuple(words[:room] for words in keys), values[:room])
 
 
 def gather(values: Words, store: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:

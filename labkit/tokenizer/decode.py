@@ -5,14 +5,14 @@ In: ids. Out: exact bytes, or text in which a broken character shows as the ``er
 
 import codecs
 from array import array
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable
 from typing import Final, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from labkit.errors import ArgumentTypeError, OutOfRangeError, TextError
+from labkit.tokenizer.vocabulary import Vocabulary
 
 DecodeErrors = Literal["replace", "strict", "ignore", "backslashreplace", "surrogateescape"]
 MANY: Final = 500  # ids; from here on arrays are faster than looking each up
@@ -22,11 +22,12 @@ CHUNK: Final = 1 << 15  # ids at once: their bytes' places then stay in the cach
 class TokenBytes:
     """The bytes of every token, to be joined: one look-up each for few ids, whole arrays for many."""
 
-    def __init__(self, tokens: Sequence[bytes | None]) -> None:
-        self._bytes_of = {token: data for token, data in enumerate(tokens) if data is not None}
-        self.size = len(tokens)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._bytes_of = {token: data for token, data in enumerate(vocabulary.tokens) if data is not None}
+        self.size = vocabulary.size
         self._gaps = len(self._bytes_of) < self.size
-        self._tokens = tokens
+        self._spelled = vocabulary.spelled
+        self._data = np.frombuffer(self._spelled.data, np.uint8)  # [byte]
 
     def __getitem__(self, token: object) -> bytes:
         """The bytes of one id; OutOfRangeError where no token has it, ArgumentTypeError for what is no whole number."""
@@ -58,30 +59,20 @@ class TokenBytes:
             raise ArgumentTypeError(
                 "ids must be one row of whole numbers", expected="integers of 1 dimension", got=shape
             )
-        lengths = self._blob[2]
         known = (ids.min(initial=0) >= 0) & (ids.max(initial=0) < self.size)
-        if not known or (self._gaps and np.any(lengths.take(ids) < 0)):
+        if not known or (self._gaps and np.any(self._spelled.lengths.take(ids) < 0)):
             for place, token in enumerate(ids.tolist()):
                 self._checked(token, where=f"position {place}")
         return b"".join([self._join_chunk(ids[start : start + CHUNK]) for start in range(0, len(ids), CHUNK)])
 
     def _join_chunk(self, ids: npt.NDArray[np.integer]) -> bytes:
         """As bulk.py's gather: the place of each byte is the one before and one more, but for a jump at each token."""
-        blob, places, lengths = self._blob
-        begins, sizes = places.take(ids), lengths.take(ids)  # [token]
+        begins, sizes = self._spelled.begins.take(ids), self._spelled.lengths.take(ids)  # [token]
         ends = np.cumsum(sizes)  # [token]
         jumps = np.ones(int(ends[-1]), np.int64)  # [byte]
         jumps[0] = begins[0]
         jumps[ends[:-1]] = begins[1:] - begins[:-1] - sizes[:-1] + 1
-        return blob.take(np.cumsum(jumps, out=jumps)).tobytes()
-
-    @cached_property
-    def _blob(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All bytes in one row, where each id's begin, and how many they are (-1 where no token has the id)."""
-        lengths = np.array([-1 if data is None else len(data) for data in self._tokens], np.int64)  # [id]
-        used = np.maximum(lengths, 0)  # [id]
-        joined = b"".join(data for data in self._tokens if data is not None)
-        return np.frombuffer(joined, np.uint8), np.cumsum(used) - used, lengths
+        return self._data.take(np.cumsum(jumps, out=jumps)).tobytes()
 
     def _checked(self, token: object, *, where: str | None = None) -> int:
         if isinstance(token, bool) or not isinstance(token, SupportsIndex):

@@ -99,8 +99,11 @@ def _is_ordered(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64], mad
 
 def _hard_pairs(vocabulary: Vocabulary) -> npt.NDArray[np.bool_]:
     """The pairs of bytes that stand side by side in no token that a merge makes: no merge crosses them."""
+    spelled = vocabulary.spelled
+    data = np.frombuffer(spelled.data, np.uint8).astype(np.int64)  # [byte]
+    left = np.array(vocabulary.left, np.int64)  # [rank]
+    last = data[spelled.begins[left] + spelled.lengths[left] - 1]  # [rank]
+    first = data[spelled.begins[np.array(vocabulary.right, np.int64)]]  # [rank]
     hard = np.ones(65536, bool)  # [pair of bytes]
-    last = np.array([data[-1] if data else 0 for data in vocabulary.tokens], np.int64)  # [id]
-    first = np.array([data[0] if data else 0 for data in vocabulary.tokens], np.int64)  # [id]
-    hard[last[np.array(vocabulary.left, np.int64)] << 8 | first[np.array(vocabulary.right, np.int64)]] = False
+    hard[last << 8 | first] = False
     return hard

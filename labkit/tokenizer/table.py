@@ -18,11 +18,36 @@ OFFSET_MASK: Final = np.uint64((1 << 40) - 1)
 SECOND_MULTIPLIER: Final = np.uint64(0xC2B2AE3D27D4EB4F)  # odd, from xxHash: spreads the second word
 
 Words = npt.NDArray[np.uint64]
+_LOW = np.array([(1 << 8 * n) - 1 for n in range(WORD)] + [(1 << 64) - 1], np.uint64)  # [length], more as the last
+_HIGH = np.array([0] * WORD + [(1 << 8 * n) - 1 for n in range(WORD)] + [(1 << 64) - 1], np.uint64)  # [length]
 
 
 def pack(counts: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Words:
     """Count and offset in one word; never 0, which means absent."""
     return counts.astype(np.uint64) << COUNT_SHIFT | offsets.astype(np.uint64)
+
+
+def byte_windows(data: bytes) -> Words:
+    """For every place the eight bytes from there, as one little-endian word; behind the end stands NUL."""
+    return np.ndarray((len(data) + WORD,), "<u8", data + bytes(2 * WORD), strides=(1,))  # [byte + 8]
+
+
+def low_words(windows: Words, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
+    """The first eight bytes of pieces, those behind their end as NUL.
+
+    >>> low_words(byte_windows(b"ab the"), np.array([0, 2]), np.array([2, 4])).view("S8").tolist()
+    [b'ab', b' the']
+    """
+    words: Words = windows.take(starts)  # [piece]
+    words &= _LOW.take(lengths, mode="clip")
+    return words
+
+
+def high_words(windows: Words, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
+    """The eight bytes after the first eight, for pieces of at most 16 bytes."""
+    words: Words = windows.take(starts + np.minimum(lengths, WORD))  # [piece]
+    words &= _HIGH.take(lengths, mode="clip")
+    return words
 
 
 class KeyTable:

@@ -253,7 +253,7 @@ class Tokenizer:
 
     @cached_property
     def _tokens(self) -> TokenBytes:
-        return TokenBytes(self.vocabulary.tokens)
+        return TokenBytes(self.vocabulary)
 
     @cached_property
     def _added_names(self) -> Mapping[int, str]:

@@ -47,6 +47,15 @@ class Merges:
         return f"{self.where}, line {self.lines[rank]}" if self.lines is not None else f"{self.where}, merge {rank}"
 
 
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """The bytes of every token, joined; where each id's begin [id], and how many they are [id], -1 for no token."""
+
+    data: bytes
+    begins: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Ids to bytes, and pairs of ids to ranks.
@@ -70,6 +79,13 @@ class Vocabulary:
     @cached_property
     def rank_of(self) -> Mapping[int, int]:
         return dict(zip(pair_keys(self.left, self.right).tolist(), range(len(self.made)), strict=True))
+
+    @cached_property
+    def spelled(self) -> "Spelled":
+        """All tokens' bytes in one row."""
+        lengths = np.array([-1 if data is None else len(data) for data in self.tokens], np.int64)  # [id]
+        used = np.maximum(lengths, 0)  # [id]
+        return Spelled(b"".join(filter(None, self.tokens)), np.cumsum(used) - used, lengths)
 
     @property
     def size(self) -> int:
