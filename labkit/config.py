@@ -62,6 +62,12 @@ WITHOUT_EFFECT = frozenset(_HARMLESS.split())
 """Keys that config files of GPT-2 have had and that change no logit: names, dropout, generation, other heads."""
 
 
+MAX_SIZE = 2**31 - 1
+"""Largest size of any axis: what a 32-bit index reaches."""
+MAX_LAYERS = 10_000
+"""Most blocks; a mistaken number above would make the parameter table itself fill the memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
     """The fields of config.json that change what a GPT-2 computes.
@@ -200,8 +206,9 @@ def _check(config: GPT2Config, where: object) -> None:
         value = getattr(config, name)
         if name == "n_inner" and value is None:
             continue
-        if type(value) is not int or value < 1:
-            raise ConfigError(f"{name} is not a size", where=where, expected="a whole number above 0", got=repr(value))
+        largest = MAX_LAYERS if name == "n_layer" else MAX_SIZE
+        if type(value) is not int or not 1 <= value <= largest:
+            raise ConfigError(f"{name} is not a size", where=where, expected=f"1 to {largest:,}", got=repr(value)[:40])
     for name in (
         "scale_attn_weights",
         "scale_attn_by_inverse_layer_idx",

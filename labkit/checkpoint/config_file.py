@@ -22,11 +22,20 @@ def read_config_fields(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FileAccessError(f"cannot be read: {error.strerror}", where=path) from error
     try:
-        fields = json.loads(raw.decode("utf-8-sig"))
+        fields = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_once)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}", where=path) from error
     if not isinstance(fields, dict):
         raise ConfigError("not a JSON object", where=path, expected="{…}", got=type(fields).__name__)
+    return fields
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
     return fields
 
 

@@ -200,6 +200,8 @@ def test_a_pickle_is_never_opened(folder: Path, tmp_path: Path) -> None:
         ({"n_head": 5}, ConfigError, "n_embd = 24 does not divide into n_head = 5 heads"),
         ({"n_head": 0}, ConfigError, "n_head is not a size"),
         ({"n_layer": "3"}, ConfigError, "n_layer is not a size"),
+        ({"n_layer": 10**12}, ConfigError, "n_layer is not a size (expected 1 to 10,000, got 1000000000000)"),
+        ({"vocab_size": 2**31}, ConfigError, "vocab_size is not a size"),
         ({"n_inner": 0}, ConfigError, "n_inner is not a size"),
         ({"scale_attn_weights": 1}, ConfigError, "scale_attn_weights is not a flag"),
         ({"tie_word_embeddings": None}, ConfigError, "tie_word_embeddings is not a flag"),
@@ -242,7 +244,9 @@ def test_old_and_shared_keys_are_understood_and_said(folder: Path) -> None:
     assert "layer_norm_epsilon is not stated: 1e-05, the default of GPT-2, is used" in said
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"n_layer": 1e}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"n_layer": 1e}', "\xff", '{"n_layer": 3, "n_layer": 2}', "[" * 100_000]
+)
 def test_a_broken_config_is_one_line(text: str, folder: Path) -> None:
     (folder / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"config\.json: not "):
