@@ -37,3 +37,26 @@ def bench_load(
     if json != "-":
         print("\n".join(safe(line) for line in str(result).split("\n")))
     return result.return_code
+
+
+@bench.command("storage")
+def bench_storage(
+    *,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 7,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write JSON to a file; - is standard output.")
+    ] = None,
+) -> int:
+    """Safetensors files beside the official library and a plain read: exit 0 within every limit, 1 over one."""
+    with progress() as say:
+        from dataclasses import asdict
+
+        from labkit.bench.storage import bench_storage as run
+
+        result = run(repeats=repeats, say=say)
+    if json is not None:
+        ratios = [asdict(each) | {"ratio": each.ratio, "within": each.within} for each in result.measures]
+        write_json(asdict(result) | {"measures": ratios, "return_code": result.return_code}, json)
+    if json != "-":
+        print("\n".join(safe(line) for line in str(result).split("\n")))
+    return result.return_code
