@@ -17,17 +17,20 @@ from labkit.tokenizer.train import count_pieces, read_lines, train, train_steps
 from tests.tokenizer.texts import random_texts
 
 
-def peer_training(files: list[Path], size: int, minimum: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    peer = Peer(models.BPE())
-    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
+def peer_trainer(size: int, minimum: int) -> trainers.BpeTrainer:
+    return trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=minimum,
         special_tokens=["<|endoftext|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    peer.train([str(file) for file in files], trainer)
+
+
+def peer_training(files: list[Path], size: int, minimum: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    peer = Peer(models.BPE())
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.train([str(file) for file in files], peer_trainer(size, minimum))
     model = json.loads(peer.to_str())["model"]
     return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
@@ -57,6 +60,21 @@ def test_the_same_as_tokenizers(tmp_path: Path, size: int, minimum: int) -> None
         names, pairs = peer_training(files, size, minimum)
         assert pairs_of(vocabulary) == pairs, name
         assert names_of(vocabulary) == names, name
+
+
+def test_the_same_as_tokenizers_on_small_random_corpora() -> None:
+    """Few letters, so that ties and runs are everywhere."""
+    for seed in range(150):
+        source = random.Random(seed)
+        letters = "ab" if seed % 2 else "abc"
+        words = ["".join(source.choices(letters, k=source.randrange(1, 10))) for _ in range(source.randrange(3, 60))]
+        lines = [" ".join(words[start : start + 15]) for start in range(0, len(words), 15)]
+        size, minimum = 257 + source.randrange(1, 60), source.choice([1, 2])
+        peer = Peer(models.BPE())
+        peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        peer.train_from_iterator(lines, peer_trainer(size, minimum))
+        vocabulary = train(count_pieces(lines), vocabulary_size=size, minimum_count=minimum)
+        assert pairs_of(vocabulary) == [tuple(pair) for pair in json.loads(peer.to_str())["model"]["merges"]], seed
 
 
 def test_saved_files_load_everywhere(tmp_path: Path) -> None:
