@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from labkit.cli import bench, checkpoint, generate, lab, storage, tokenizer, trace, verify
+from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.errors import LabkitError
 
@@ -22,7 +22,9 @@ checkpoint.register(app)
 bench.register(app)
 tokenizer.register(app)
 verify.register(app)
+faults.register(app)
 trace.register(app)
+invariants.register(app)
 generate.register(app)
 lab.register(app)
 

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from labkit.errors import UnknownNameError
 from labkit.load import embedded, load_gpt2
 from labkit.model import GPT2
 from labkit.verification.agreement import agree
@@ -62,6 +63,8 @@ class Cell:
     finding: str | None
     """The cause that the diagnosis named at the fault's own stage; None where it named none."""
     expected_finding: str
+    tied: tuple[str, ...]
+    """The causes that reproduce it equally well there, where the prompt cannot tell them apart."""
     others: tuple[str, ...]
     """Causes named anywhere else: there should be none."""
     effect: float
@@ -83,8 +86,9 @@ class Cell:
 
     @property
     def named_right(self) -> bool:
-        """Killed, at the stage where it was planted, and under its own name."""
-        return self.killed and self.found_at == self.expected_at and self.finding == self.expected_finding
+        """Killed, at the stage where it was planted, and under its own name or in a tie with it."""
+        named = self.expected_finding in (self.finding, *self.tied)
+        return self.killed and self.found_at == self.expected_at and named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +164,9 @@ def kill_matrix(
     bench = _Bench(rehearsal, model, exact, hypotheses, floors=floors == "measure")
     blocks = sorted({0, model.config.n_layer - 1})
     names = tuple(FAULTS) if faults is None else tuple(faults)
+    for name in names:
+        if name not in FAULTS:
+            raise UnknownNameError.near("fault", name, FAULTS)
     cells = []
     for number, name in enumerate(names, 1):
         say(f"fault {number} of {len(names)}: {name}")
@@ -218,6 +225,7 @@ class _Bench:
             expected_at=place,
             finding=own[0].cause if own else None,
             expected_finding=fault.expected_finding,
+            tied=own[0].candidates if own and own[0].kind == "tie" else (),
             others=tuple(str(finding.cause) for finding in findings if finding.where != place),
             effect=effect,
             floor=self._floor(fault, block) if self.floors and outcome == "killed" and fault.graded else None,

@@ -1,0 +1,83 @@
+"""Kill matrix -> a terminal table, and JSON."""
+
+from typing import TYPE_CHECKING, Any
+
+from labkit.verification.kill_matrix import Cell, KillMatrix
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHORT_RULES = {
+    "cosine 0.997": "cos",
+    "nmse 1e-2": "nmse",
+    "allclose 1e-4": "1e-4",
+    "allclose 1e-3": "1e-3",
+    "top-1": "top1",
+    "top-5": "top5",
+}
+
+
+def render_kill_matrix(matrix: KillMatrix) -> "RenderableType":
+    """The matrix for a terminal: a row a cell; a rule's column says whether it would have objected."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("fault", "outcome", "named"):
+        table.add_column(name, no_wrap=True)
+    for name in ("effect", "floor"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in SHORT_RULES.values():
+        table.add_column(name, justify="center", no_wrap=True)
+    for cell in matrix.cells:
+        table.add_row(*_row(cell), style=None if cell.named_right else "dim" if not cell.killed else "red")
+    legend = (
+        "effect: the fault's largest error in budgets; floor: the smallest share of the fault that is still seen\n"
+        "cos, nmse, 1e-4, 1e-3: would that rule have objected to any stage; top1, top5: to the logits' order"
+    )
+    style = "bold green" if matrix.return_code == 0 else "bold red"
+    return Group(table, Text(legend), Text(str(matrix), style=style))
+
+
+def _row(cell: Cell) -> list[str]:
+    named = "" if not cell.killed else "tie" if cell.tied else "yes" if cell.named_right else cell.finding or "no"
+    return [
+        f"{cell.name}:{cell.block}",
+        cell.outcome,
+        named,
+        f"{cell.effect:.2g}",
+        "" if cell.floor is None else f"{cell.floor:.0e}",
+        *("seen" if cell.rules[rule] else "-" for rule in SHORT_RULES),
+    ]
+
+
+def kill_matrix_json(matrix: KillMatrix) -> dict[str, Any]:
+    """The matrix as plain JSON values: ``faults`` has one entry a cell."""
+    return {
+        "checkpoint": matrix.checkpoint,
+        "summary": str(matrix).splitlines()[0],
+        "survivors": [f"{cell.name}:{cell.block}" for cell in matrix.survivors],
+        "misnamed": [f"{cell.name}:{cell.block}" for cell in matrix.misnamed],
+        "never_killed": list(matrix.never_killed),
+        "faults": [_cell_json(cell) for cell in matrix.cells],
+    }
+
+
+def _cell_json(cell: Cell) -> dict[str, Any]:
+    return {
+        "name": cell.name,
+        "block": cell.block,
+        "outcome": cell.outcome,
+        "killed": cell.killed,
+        "equivalent": cell.equivalent,
+        "found_at": cell.found_at,
+        "expected_at": cell.expected_at,
+        "finding": cell.finding,
+        "expected_finding": cell.expected_finding,
+        "tied": list(cell.tied),
+        "others": list(cell.others),
+        "effect": cell.effect,
+        "floor": cell.floor,
+        "rules": dict(cell.rules),
+    }

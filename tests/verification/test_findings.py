@@ -1,0 +1,147 @@
+"""Findings: the planted cause is named with its place; without its hypothesis it is none of the known faults."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import labkit
+from labkit.load import load_gpt2
+from labkit.verification.chain import Inputs
+from labkit.verification.faults import FAULTS
+from labkit.verification.hypotheses import HYPOTHESES
+from labkit.verification.precision import Precision
+from labkit.verification.replay import merge_findings
+from labkit.verification.standard import Standard
+from tests.oracles import random_checkpoint
+
+IDS = torch.tensor([[5, 17, 3, 90, 42, 7, 11, 60, 21, 8, 33, 2, 71, 64, 9, 28]])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("random")
+    random_checkpoint.write(path, seed=21, n_embd=48, n_head=4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def standard(folder: Path) -> Standard:
+    return Standard(folder, load_gpt2(folder).config, Precision())
+
+
+def test_names_are_unique_and_there_are_more_than_thirty() -> None:
+    names = [hypothesis.name for hypothesis in HYPOTHESES]
+    assert len(set(names)) == len(names) >= 30
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transpose-c_proj",
+        "erf-gelu",
+        "epsilon-1e-6",
+        "qkv-order",
+        "no-mask",
+        "k-for-v",
+        "residual-twice",
+        "tf32-mlp.c_fc",
+    ],
+)
+def test_a_fault_is_named_where_it_was_planted_and_unknown_without_its_hypothesis(
+    name: str, folder: Path, standard: Standard
+) -> None:
+    block = 0 if name.startswith("epsilon") else 1  # in a late block the variance hides epsilon
+    taps = FAULTS[name].plant(load_gpt2(folder), block).run(IDS, taps="all").taps
+    (finding,) = standard.judge(taps, Inputs(IDS)).findings
+    assert (finding.where, finding.cause, finding.kind) == (FAULTS[name].expected_stage(block), name, "named")
+    assert finding.error_replayed is not None
+    assert finding.error_replayed < finding.error_right / 10
+    without = [each for each in HYPOTHESES if each.name != name and not each.fitted]
+    (finding,) = standard.judge(taps, Inputs(IDS), hypotheses=without).findings
+    assert (finding.cause, finding.kind) == (None, "unknown")
+    assert "none of the known faults" in str(finding)
+
+
+def test_two_faults_in_different_blocks_are_both_named(folder: Path, standard: Standard) -> None:
+    once = FAULTS["erf-gelu"].plant(load_gpt2(folder), 0)
+    first = once.run(IDS, taps="all").taps
+    twice = FAULTS["transpose-c_proj"].plant(load_gpt2(folder), 2)
+    from dataclasses import replace
+
+    from labkit.model import GPT2, Operations
+
+    both = GPT2(
+        twice.config,
+        twice.parameters_by_name,
+        block_operations={0: replace(Operations(), activation=torch.nn.functional.gelu)},
+    )
+    taps = both.run(IDS, taps="all").taps
+    assert torch.equal(taps["h.0.mlp.post"], first["h.0.mlp.post"])
+    findings = standard.judge(taps, Inputs(IDS)).findings
+    assert [(each.where, each.cause) for each in findings] == [
+        ("h.0.mlp.post", "erf-gelu"),
+        ("h.2.attn.out", "transpose-c_proj"),
+    ]
+
+
+def test_an_unusual_epsilon_is_solved_for_with_its_uncertainty(folder: Path, standard: Standard) -> None:
+    taps = FAULTS["epsilon-3e-4"].plant(load_gpt2(folder), 0).run(IDS, taps="all").taps
+    (finding,) = standard.judge(taps, Inputs(IDS)).findings
+    assert finding.cause == "epsilon-solved"
+    value, error = (float(part) for part in finding.text.split("epsilon = ")[1].split(" ± "))
+    assert abs(value - 3e-4) < max(4 * error, 1e-6)
+
+
+def test_a_clean_run_has_no_finding_and_says_what_it_could_not_have_seen(folder: Path, standard: Standard) -> None:
+    case = standard.judge(load_gpt2(folder).run(IDS, taps="all").taps, Inputs(IDS))
+    assert case.findings == ()
+    assert {"erf-gelu", "no-mask", "qkv-order", "positions-off-by-one"} <= set(case.coverage.seen)
+    assert {"positions-wrap-64", "padding-attended", "mask-finite-1e4", "head-tied"} <= set(case.coverage.unseen)
+
+
+def test_one_token_cannot_show_a_missing_mask(standard: Standard, folder: Path) -> None:
+    one = torch.tensor([[5]])
+    case = standard.judge(load_gpt2(folder).run(one, taps="all").taps, Inputs(one))
+    assert {"no-mask", "mask-one-ahead", "scale-missing"} - set(case.coverage.seen) == {"no-mask", "mask-one-ahead"}
+
+
+def test_a_bfloat16_engine_passes_and_its_erf_gelu_is_named() -> None:
+    """The fault is smaller than bfloat16's rounding at every element; the pattern of errors shows it."""
+    clean = labkit.verify(dtype="bfloat16", tokens=0)
+    assert clean.verdict == "same", clean.headline()
+    faulty = labkit.verify(dtype="bfloat16", tokens=0, plant="erf-gelu:1")
+    assert faulty.verdict == "differs"
+    assert [(finding.where, finding.cause) for finding in faulty.findings] == [("h.1.mlp.post", "erf-gelu")]
+
+
+def test_a_wrong_shape_and_a_nan_are_findings_of_their_own(folder: Path, standard: Standard) -> None:
+    model = load_gpt2(folder)
+    taps = dict(FAULTS["wrong-head-count"].plant(model, 0).run(IDS, taps="all").taps)
+    finding = standard.judge(taps, Inputs(IDS)).findings[0]
+    assert (finding.where, finding.cause) == ("h.0.attn.q", "wrong-head-count")
+    taps = dict(model.run(IDS, taps="all").taps)
+    taps["h.1.mlp.out"] = taps["h.1.mlp.out"].clone()
+    taps["h.1.mlp.out"][0, 3, 7] = torch.nan
+    (finding,) = standard.judge(taps, Inputs(IDS)).findings
+    assert (finding.where, finding.kind) == ("h.1.mlp.out", "non-finite")
+    assert "[0, 3, 7]" in finding.text
+
+
+def test_missing_taps_widen_the_span_of_a_finding(folder: Path, standard: Standard) -> None:
+    taps = FAULTS["erf-gelu"].plant(load_gpt2(folder), 1).run(IDS, taps=["h.*.resid_post", "logits"]).taps
+    (finding,) = standard.judge(taps, Inputs(IDS)).findings
+    assert finding.where == "h.1.resid_post"
+    assert "h.1.mlp.post" in finding.span
+    assert finding.cause == "erf-gelu"
+
+
+def test_what_ties_on_one_prompt_is_told_apart_by_another(folder: Path, standard: Standard) -> None:
+    taps = FAULTS["no-mask"].plant(load_gpt2(folder), 0).run(IDS[:, :2], taps="all").taps
+    (short,) = standard.judge(taps, Inputs(IDS[:, :2])).findings
+    assert short.kind == "tie"
+    assert {"no-mask", "mask-one-ahead"} <= set(short.candidates)
+    taps = FAULTS["no-mask"].plant(load_gpt2(folder), 0).run(IDS, taps="all").taps
+    (long,) = standard.judge(taps, Inputs(IDS)).findings
+    (merged,) = merge_findings([[short], [long]], list(taps))
+    assert merged.cause == "no-mask"
