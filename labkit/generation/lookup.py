@@ -28,8 +28,11 @@ LONGEST_DRAFT = 15
 NGRAMS = (4, 3, 2)
 """How many last ids are looked for earlier in the text, the longest match first."""
 
-ROUNDING = {torch.float64: 64.0, torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 16.0}
-"""A lead above so many units of the largest logit's rounding is certain; a test measures that a quarter would do."""
+LEAST_ROUNDING = {torch.float64: 64.0, torch.float32: 64.0, torch.bfloat16: 8.0, torch.float16: 16.0}
+"""A lead below so many units of the largest logit's rounding is never certain."""
+
+SAFETY = 16.0
+"""Nor is one below so many times the largest difference seen between a row read singly and read with others."""
 
 LONGEST_PAUSE = 64
 """Single steps after drafts that did not pay, at most."""
@@ -94,6 +97,8 @@ class Lookup:
         self._width = 4
         self._pause = self._wait = 0
         self._step_seconds = math.inf
+        self._noise = 0.0  # the largest difference seen, in units of the row's largest logit
+        self._measured = 0  # the cache's length when it was last looked for
         self.passes = self.drafted = self.kept = self.redone = 0
 
     def next_ids(self, rows: Rows, *, new: int) -> list[int]:
@@ -123,7 +128,7 @@ class Lookup:
         if self._single == before:
             self._single += 1
             self._step_seconds = min(self._step_seconds, time.perf_counter() - began)
-        elif not bool(_lead_is_certain(logits)):
+        elif not bool(self._certain(logits)):
             logits = self._read_again(row, decoder.length)  # [1, vocab]
         return self._chooser.choose(logits, [row], new=new)
 
@@ -132,12 +137,16 @@ class Lookup:
         before = decoder.length
         ids = torch.tensor([[row[-1], *draft]], device=self._model.device)  # [1, pos]
         logits = decoder.extend(ids)[0]  # [pos, vocab]
-        certain = _lead_is_certain(logits).tolist()
+        if before >= 2 * self._measured:
+            self._measure(row[-1], before, logits[:1])
+        certain = self._certain(logits).tolist()
         text, chosen = list(row), list[int]()
         for place, expected in enumerate([*draft, None]):
             here = logits[place : place + 1]  # [1, vocab]
             if not certain[place]:
-                here = self._read_again(text, before + place + 1)  # [1, vocab]
+                exact = self._read_again(text, before + place + 1)  # [1, vocab]
+                self._learn_noise(here, exact)
+                here = exact  # [1, vocab]
             chosen += self._chooser.choose(here, [text], new=new + place)
             if chosen[-1] != expected:
                 break
@@ -158,6 +167,24 @@ class Lookup:
         self._single = end
         return logits
 
+    def _measure(self, token: int, place: int, together: Tensor) -> None:
+        """Read the newest token singly as well: by how much its logits [1, vocab] differ from those of the draft's pass."""
+        cache = self._decoder.cache
+        end, cache.length, self._measured = cache.length, place, max(place, 1)
+        alone = self._decoder.step(torch.tensor([token], device=self._model.device))  # [1, vocab]
+        cache.length = end
+        self._learn_noise(together, alone)
+
+    def _learn_noise(self, together: Tensor, alone: Tensor) -> None:
+        difference = (together - alone).abs().max() / alone.abs().max()  # []
+        self._noise = max(self._noise, float(difference))
+
+    def _certain(self, logits: Tensor) -> Tensor:
+        """Whether each row's largest logit leads by more than rounding can account for, [pos]."""
+        first, second = logits.topk(2, dim=-1).values.float().unbind(-1)  # [pos], [pos]
+        least = LEAST_ROUNDING[logits.dtype] * torch.finfo(logits.dtype).eps
+        return first - second > max(least, SAFETY * self._noise) * logits.abs().amax(-1).float()
+
     def _learn(self, *, seconds: float, gained: int) -> None:
         """Longer drafts where the pass paid; shorter ones, and a rest before the next, where it did not."""
         if seconds <= gained * self._step_seconds:
@@ -165,10 +192,3 @@ class Lookup:
         else:
             self._pause, self._width = min(LONGEST_PAUSE, max(2, 2 * self._pause)), max(3, self._width // 2)
         self._wait = self._pause
-
-
-def _lead_is_certain(logits: Tensor) -> Tensor:
-    """Whether each row's largest logit leads by more than rounding can account for, [pos]."""
-    first, second = logits.topk(2, dim=-1).values.float().unbind(-1)  # [pos], [pos]
-    largest = logits.abs().amax(-1).float()  # [pos]
-    return first - second > ROUNDING[logits.dtype] * torch.finfo(logits.dtype).eps * largest

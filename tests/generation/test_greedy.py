@@ -18,12 +18,14 @@ PROMPTS = [
 ]
 
 
-def reference_run(reference: GPT2LMHeadModel, prompt: list[int]) -> tuple[list[int], list[torch.Tensor]]:
+def reference_run(
+    reference: GPT2LMHeadModel, prompt: list[int], count: int = 20
+) -> tuple[list[int], list[torch.Tensor]]:
     """transformers' greedy ids, and the logits [vocab] that it chose each from."""
     result = reference.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-        max_new_tokens=20,
+        max_new_tokens=count,
         do_sample=False,
         eos_token_id=None,
         pad_token_id=0,

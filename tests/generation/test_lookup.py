@@ -16,6 +16,7 @@ from labkit.generation.lookup import Lookup, NgramIndex
 from labkit.generation.settings import Settings
 from labkit.load import load_gpt2
 from labkit.model import GPT2
+from tests.oracles.random_checkpoint import write
 
 REPEATING = [[1, 2, 3, 4] * 4, [7, 7, 7, 7, 7, 7], [5, 9, 5, 9, 5, 9, 5], list(range(10, 22)) * 2]
 
@@ -33,8 +34,6 @@ def by_lookup(model: GPT2, ids: Sequence[int], count: int) -> tuple[list[int], L
 @pytest.fixture(scope="module")
 def loop_model(tmp_path_factory: pytest.TempPathFactory) -> GPT2:
     """A random model whose greedy text soon repeats itself."""
-    from tests.oracles.random_checkpoint import write
-
     folder = tmp_path_factory.mktemp("loop")
     write(folder, seed=5, std=0.3, vocab_size=60, n_positions=96)
     return load_gpt2(folder)
@@ -87,7 +86,7 @@ def test_ties_within_rounding_are_decided_by_single_steps(near_ties: GPT2, monke
 
 def test_without_the_single_steps_ids_would_part(near_ties: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.generation.continuation.FastDecoder", Shaken)
-    monkeypatch.setattr(lookup, "_lead_is_certain", lambda logits: torch.ones(len(logits), dtype=torch.bool))
+    monkeypatch.setattr(Lookup, "_certain", lambda _, logits: torch.ones(len(logits), dtype=torch.bool))
     assert any(by_lookup(near_ties, prompt, 50)[0] != greedy(near_ties, prompt, 50) for prompt in REPEATING[1:3])
 
 
@@ -104,7 +103,17 @@ def test_a_quarter_of_the_allowance_covers_what_several_rows_round_differently(d
         alone = torch.cat([single.step(torch.tensor([token])).clone() for token in ids[20:]]).double()
         units = (together - alone).abs().amax(-1) / (torch.finfo(dtype).eps * alone.abs().amax(-1))
         worst = max(worst, float(units.max()))
-    assert worst < lookup.ROUNDING[dtype] / 4
+    assert worst < lookup.LEAST_ROUNDING[dtype] / 4
+
+
+def test_a_model_that_amplifies_rounding_is_noticed(tmp_path: Path) -> None:
+    """Large weights make attention a near choice of one key, where rounding weighs a thousand times more."""
+    write(tmp_path, seed=2, std=0.9, n_embd=96, n_layer=8, n_head=8, n_positions=96, tie_word_embeddings=False)
+    model = load_gpt2(tmp_path)
+    for prompt in REPEATING:
+        ids, source = by_lookup(model, prompt, 60)
+        assert ids == greedy(model, prompt, 60)
+    assert source._noise > 64 * torch.finfo(torch.float32).eps / lookup.SAFETY
 
 
 def test_the_window_slides_under_lookup_as_well(loop_model: GPT2) -> None:

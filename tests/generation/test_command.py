@@ -1,0 +1,133 @@
+"""labkit generate, dtype-study and bench generate as a user meets them: what goes where, exit codes, refusals."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.cli.main import run
+from tests.generation.conftest import TEXT
+
+
+def test_text_on_output_and_the_rest_on_error(random_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "Hi", "--model", str(random_folder), "--tokens", "6"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Hi")
+    assert "6 tokens in" in err
+    assert "tokens/s, float32 on cpu" in err
+    assert "stop_ids (256,) (generation_config.json), tokens 6 (given)" in err
+    assert "tokens/s" not in out
+
+
+def test_a_forced_text_of_many_bytes_comes_out_whole(forced_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "A", "--model", str(forced_folder), "--tokens", "200"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.encode()) > 150
+    assert ("A" + TEXT).startswith(out.rstrip("\n").rstrip("\ufffd"))
+    assert out.rstrip("\n").count("\ufffd") <= 1  # the last character may be cut by the number of tokens, no other
+
+
+def test_the_prompt_from_standard_input(
+    random_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("añ".encode()), encoding="ascii"))
+    assert run(["generate", "-", "--model", str(random_folder), "--tokens", "3"]) == 0
+    assert capsys.readouterr().out.startswith("añ")
+
+
+def test_json_and_a_batch_file(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prompts.txt").write_text("one\n\ntwo three\n")
+    arguments = ["generate", "--batch-file", str(tmp_path / "prompts.txt"), "--model", str(random_folder)]
+    assert run([*arguments, "--tokens", "4", "--temperature", "1", "--seed", "5", "--json", "-"]) == 0
+    results: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert [each["prompt"] for each in results] == ["one", "two three"]
+    assert all(len(each["ids"]) == 4 and each["seed"] == 5 for each in results)
+    assert results[0]["settings"]["temperature"] == 1.0
+    assert run([*arguments, "--tokens", "4"]) == 0
+    assert capsys.readouterr().out.count("\n") >= 2
+
+
+def test_every_way_of_greedy_gives_the_same_text(random_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = set()
+    for extra in ([], ["--no-cache"], ["--lookup"], ["--temperature", "0"], ["--threads", "1"]):
+        assert run(["generate", "Hi", "--model", str(random_folder), "--tokens", "12", *extra]) == 0
+        texts.add(capsys.readouterr().out)
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Hi", "--tokens", "200"], "leaves no room for 200 more (expected at most 63"),
+        (["Hi", "--temperature", "-1"], "temperature: out of range"),
+        (["Hi", "--dtype", "float23"], "no dtype named 'float23'; did you mean 'float32'"),
+        (["Hi", "--device", "gpu"], "device: no such device here"),
+        (["Hi", "--top-q", "3"], "No such option"),
+        ([""], "the prompt has no tokens"),
+        ([], "no prompt"),
+        (["Hi", "--batch-file", "x"], "a prompt and --batch-file were both given"),
+        (["Hi", "--stop-id", "999"], "stop_ids: the id is beyond the vocabulary"),
+        (["Hi", "--lookup", "--temperature", "1"], "look-up decoding goes on with one prompt, greedily"),
+        (["Hi", "--window", "roll"], "no window named 'roll'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_two(
+    random_folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(["generate", *arguments, "--model", str(random_folder)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_no_such_folder_and_no_such_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "Hi", "--model", str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert run(["generate", "--batch-file", str(tmp_path / "none")]) == 2
+    assert "the prompts cannot be read" in capsys.readouterr().err
+
+
+def test_a_break_shows_what_has_come_and_exits_130(
+    random_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labkit.generation.decoder import FastDecoder
+
+    step, count = FastDecoder.step, iter(range(100))
+
+    def interrupted(self: FastDecoder, ids: Any) -> Any:
+        if next(count) == 5:
+            raise KeyboardInterrupt
+        return step(self, ids)
+
+    monkeypatch.setattr(FastDecoder, "step", interrupted)
+    assert run(["generate", "Hi", "--model", str(random_folder), "--tokens", "30"]) == 130
+    out, err = capsys.readouterr()
+    assert out.startswith("Hi")
+    assert "6 tokens in" in err
+
+
+def test_dtype_study(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "study.json"
+    assert run(["dtype-study", str(random_folder), "--text", "Some text.", "--tokens", "8", "--json", str(target)]) == 0
+    out = capsys.readouterr().out
+    assert "bfloat16: logits differ by at most" in out
+    assert "greedy text" in out
+    assert {each["dtype"] for each in json.loads(target.read_text())["results"]} == {"bfloat16", "float16"}
+    assert run(["dtype-study", str(random_folder), "--text", "S"]) == 2
+    assert "too short to study" in capsys.readouterr().err
+
+
+def test_bench_generate(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "bench.json"
+    arguments = ["bench", "generate", str(random_folder), "--tokens", "8", "--repeats", "1", "--json", str(target)]
+    assert run(arguments) in (0, 1)
+    out = capsys.readouterr().out
+    written = json.loads(target.read_text())
+    assert {rate["name"] for rate in written["benches"][0]["rates"]} >= {"decode", "no cache", "batch of 8"}
+    assert "beside transformers" in out
+    assert "of the limit" in out
+    assert all(set(goal) == {"goal", "reached"} for goal in written["goals"])

@@ -1,0 +1,137 @@
+"""The roofline's arithmetic and figure, the dtype study's numbers against numbers made another way."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from labkit.errors import ArgumentError
+from labkit.figures.roofline import draw_roofline
+from labkit.generation.dtype_study import dtype_study
+from labkit.generation.prepared import prepare
+from labkit.generation.roofline import Beside, Rate, Roofline, bytes_per_token, operations_per_token, read_bandwidth
+from labkit.generation.threads import sensible_threads, threads
+from labkit.load import load_gpt2
+from labkit.model import GPT2
+
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+
+
+def test_bytes_per_token_are_every_weight_but_the_tables_looked_up(random_model: GPT2) -> None:
+    parameters = dict(random_model.parameters_by_name)
+    for looked_up in ("wte.weight", "wpe.weight"):  # the head is untied here
+        del parameters[looked_up]
+    expected = sum(each.nbytes for each in parameters.values())
+    assert bytes_per_token(random_model, length=0) == expected
+    assert bytes_per_token(random_model, length=10) == expected + 10 * 3 * 2 * 24 * 4
+    assert bytes_per_token(random_model, length=0, batch=4) == expected / 4
+    matrices = sum(each.numel() for name, each in parameters.items() if each.dim() == 2)
+    assert operations_per_token(random_model, length=0) == 2 * matrices
+
+
+def test_shares_goals_and_text() -> None:
+    rate = Rate(
+        name="decode",
+        dtype="float32",
+        tokens_per_second=18.0,
+        bytes_per_token=5e8,
+        operations_per_token=2.5e8,
+        goal=0.9,
+        beside=(Beside(name="transformers", tokens_per_second=20.0, goal=1.0),),
+    )
+    bench = Roofline(folder="gpt2", device="cpu", threads=2, bandwidth=1e10, peak=1e11, rates=(rate,))
+    assert rate.limit(1e10) == 20.0
+    assert rate.share(1e10) == pytest.approx(0.9)
+    assert bench.goals() == (
+        ("decode, float32: 0.90 of the limit", True),
+        ("decode, float32: 1.00x transformers", False),
+    )
+    assert bench.return_code == 1
+    assert "0.90 of the limit (goal 0.90) ok" in str(bench)
+    assert "ratio 0.90 (goal 1.00) short" in str(bench)
+
+
+def test_the_figure_holds_every_point_and_the_peer_s() -> None:
+    rates = tuple(
+        Rate(
+            name=f"decode {dtype}",
+            dtype=dtype,
+            tokens_per_second=18.0,
+            bytes_per_token=5e8,
+            operations_per_token=2.5e8,
+            beside=(Beside(name="transformers", tokens_per_second=9.0),),
+        )
+        for dtype in ("float32", "bfloat16")
+    )
+    figure = draw_roofline(Roofline(folder="gpt2", device="cpu", threads=2, bandwidth=1e10, peak=1e11, rates=rates))
+    axes = figure.axes[0]
+    points = [tuple(each.get_offsets()[0]) for each in axes.collections if len(each.get_offsets())]
+    assert points.count((0.5, 4.5)) == 2
+    assert points.count((0.5, 2.25)) == 2
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert "operations per byte" in axes.get_xlabel()
+
+
+def test_bandwidth_is_of_the_order_of_memory() -> None:
+    speed = read_bandwidth(torch.device("cpu"), nbytes=2**25, repeats=1)
+    assert 1e8 < speed < 1e13
+
+
+def test_threads_come_back(random_model: GPT2) -> None:
+    before = torch.get_num_threads()
+    with threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+    assert sensible_threads(random_model) == 1
+
+
+def test_what_is_prepared_is_kept_and_made_anew_after_a_change(random_folder: Path) -> None:
+    model = load_gpt2(random_folder, mode="owned")
+    first = prepare(model)
+    assert prepare(model) is first
+    model.parameters_by_name["lm_head.weight"][3] = 0
+    assert prepare(model) is not first
+    assert not prepare(model).head[:, 3].any()
+
+
+def test_the_study_s_numbers(random_folder: Path) -> None:
+    study = dtype_study(random_folder, ids=IDS, dtypes=[torch.bfloat16, torch.float64], tokens=20)
+    models = {
+        dtype: GPT2LMHeadModel.from_pretrained(random_folder, dtype=dtype, attn_implementation="eager").eval()
+        for dtype in (torch.float32, torch.float64)
+    }
+    ids = torch.tensor([IDS])
+    with torch.no_grad():
+        logits = {dtype: model(ids).logits[0].double() for dtype, model in models.items()}
+        loss = float(models[torch.float64](ids, labels=ids).loss)
+    assert study.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
+    short, exact = study.results
+    assert exact.max_logit_difference < 1e-4
+    assert exact.parting is None
+    reference = float((logits[torch.float32] - logits[torch.float64]).abs().max())
+    assert exact.max_logit_difference < 10 * reference + 1e-6
+    assert 1e-3 < short.max_logit_difference < 3
+    assert [name for name, _ in short.depths] == ["embed", *(f"h.{i}.resid_post" for i in range(3)), "ln_f"]
+    assert all(1e-4 < error < 0.1 for _, error in short.depths)
+
+
+def test_a_parting_is_found_and_judged(random_folder: Path, tmp_path: Path) -> None:
+    """A prompt whose first id wins by less than bfloat16 can hold: the texts part there, by a coin flip."""
+    partings = []
+    for seed in range(12):
+        ids = torch.randint(257, (8,), generator=torch.Generator().manual_seed(seed)).tolist()
+        study = dtype_study(random_folder, ids=ids, dtypes=[torch.bfloat16], tokens=50)
+        partings.append(study.results[0].parting)
+    found = [each for each in partings if each is not None]
+    assert found
+    assert all(each.lead >= 0 and each.float32_id != each.other_id for each in found)
+    assert sum(each.coin_flip for each in found) == len(found)
+
+
+def test_what_cannot_be_studied(random_folder: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"text: too short to study .*got 1"):
+        dtype_study(random_folder, ids=[1])
+    with pytest.raises(ArgumentError, match="a text and ids were both given"):
+        dtype_study(random_folder, ids=[1, 2], text="Hi")
