@@ -324,6 +324,10 @@ def _parts(
         a, e = (trace.file.slice(name, start * width, count * width) for trace in (actual, expected))
         a, e = a.view(count, width), e.view(count, width)  # each [rows, width]
         counted = _counted(name, shape, start, count, passes)  # [rows, 1] or [rows, width]
+        if histograms is None and torch.equal(a, e):
+            same = measure(a[:1], e[:1])
+            yield replace(same, worst=(start, 0), numel=int(counted.expand_as(a).sum())), 0.0, 0
+            continue
         difference = measure(a, e, where=counted)
         off = torch.where(counted & torch.isfinite(a) & torch.isfinite(e), (a.double() - e.double()).abs(), 0.0)
         share = torch.where(off > 0, off / allowed(name, e, counted), 0.0)  # [rows, width]
