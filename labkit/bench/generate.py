@@ -16,7 +16,6 @@ import torch
 from labkit.bench.load import write_random_gpt2
 from labkit.generation.continuation import Continuation
 from labkit.generation.decoder import FastDecoder
-from labkit.generation.lookup import Lookup
 from labkit.generation.roofline import (
     READ_NBYTES,
     Beside,
@@ -247,10 +246,7 @@ def _greedy(
     run = Continuation(model, rows, Settings(tokens=count), cached=cached, lookup=lookup)
     while run.advance():
         pass
-    source = run.source
-    if not isinstance(source, Lookup):
-        return ""
-    return f"{source.passes} drafts of {source.drafted} ids, {source.kept} kept, {source.redone} read again singly"
+    return str(run.source) if lookup else ""
 
 
 def _peer(peer: Any, rows: Sequence[Sequence[int]], count: int, **options: Any) -> None:

@@ -89,8 +89,9 @@ def generate(
             return _show_bench(measure(folder, device=device, tokens=tokens or 48, prompt=ids, say=say), json)
     try:
         if json == "-" or len(prompts) > 1:
-            for _ in run.steps():
-                pass
+            with progress() as say:
+                for count, _ in enumerate(run.steps(), start=1):
+                    say(f"{count} tokens of each prompt, {run.tokens_per_second:.1f} tokens/s")
         else:
             _show(run, prompts[0])
     finally:
@@ -219,9 +220,8 @@ def _write(text: str) -> None:
 def _tell(network: "GPT2", run: "Stream") -> None:
     results = run.results()
     count = sum(len(each.ids) for each in results)
-    rate = count / run.seconds if run.seconds else 0.0
     place = f"{str(network.dtype).removeprefix('torch.')} on {network.device}"
-    lines = [f"{count} tokens in {run.seconds:.2f} s, {rate:.1f} tokens/s, {place}"]
+    lines = [f"{count} tokens in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s, {place}"]
     fresh = results[0].seed is not None and run.sourced.settings.seed is None
     lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed} (fresh)" if fresh else ""))
     ended = {each.stopped_by for each in results} - {"tokens"}

@@ -101,6 +101,12 @@ class Lookup:
         self._measured = 0  # the cache's length when it was last looked for
         self.passes = self.drafted = self.kept = self.redone = 0
 
+    def __str__(self) -> str:
+        return (
+            f"look-up: {self.passes} passes over drafts of {self.drafted} ids, {self.kept} kept, "
+            f"{self.redone} positions read again singly"
+        )
+
     def next_ids(self, rows: Rows, *, new: int) -> list[int]:
         if not self._ready:
             row = rows[0]

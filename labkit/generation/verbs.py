@@ -14,6 +14,7 @@ from torch import Tensor
 
 from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError, UnknownNameError
 from labkit.generation.continuation import Continuation, Window
+from labkit.generation.lookup import Lookup
 from labkit.generation.settings import Settings, Sourced, as_tuple, option_names, resolve
 from labkit.generation.text import TextFeed
 from labkit.model import GPT2
@@ -131,6 +132,11 @@ class Stream:
         return tuple(self._result(number) for number in range(len(self._prompts)))
 
     @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all rows by the time spent on them so far, the prompt's pass included."""
+        return sum(map(len, self._ids)) / self.seconds if self.seconds else 0.0
+
+    @property
     def sourced(self) -> Sourced:
         """The settings in use, and where each came from."""
         return self._sourced
@@ -138,7 +144,8 @@ class Stream:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the text should know of how it was made."""
-        return (*self._notes, *self._run.notes)
+        drafts = (str(self._run.source),) if isinstance(self._run.source, Lookup) else ()
+        return (*self._notes, *self._run.notes, *drafts)
 
     def _take(self, number: int, token: int) -> str:
         self._ids[number].append(token)

@@ -120,7 +120,8 @@ def test_the_window_slides_under_lookup_as_well(loop_model: GPT2) -> None:
     plain = generate(loop_model, REPEATING[0], tokens=150, window="slide", stop_ids=[])
     looked = generate(loop_model, REPEATING[0], tokens=150, window="slide", lookup=True, stop_ids=[])
     assert looked.ids == plain.ids
-    assert looked.notes == plain.notes != ()
+    assert looked.notes[:-1] == plain.notes != ()
+    assert looked.notes[-1].startswith("look-up: ")
 
 
 def test_stop_ids_end_the_text_in_the_middle_of_a_draft(loop_model: GPT2) -> None:
