@@ -54,7 +54,7 @@ def smallest(dtype: torch.dtype) -> float:
 def storage_uncertainty(value: Tensor, stored: torch.dtype, precision: Precision) -> Tensor:
     """How far a recorded value may be off because it was stored in a narrower dtype than it was computed in."""
     if unit_roundoff(stored) <= unit_roundoff(precision.compute):
-        return torch.zeros(())
+        return torch.zeros((), dtype=torch.float64)
     return INPUT_FACTOR * unit_roundoff(stored) * value.abs() + smallest(stored)
 
 

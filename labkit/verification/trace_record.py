@@ -6,7 +6,7 @@ one new position a step; each is a group of tensors of its own.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -17,7 +17,7 @@ from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, UnknownNameError
 from labkit.generation import KVCache
 from labkit.load import embedded, load_gpt2
-from labkit.model import GPT2
+from labkit.model import GPT2, Operations
 from labkit.model.taps import match_taps, tap_names
 from labkit.verification.chain import Inputs
 from labkit.verification.faults import parse_fault
@@ -143,7 +143,20 @@ def _check_steps(inputs: Inputs, steps: int, config: GPT2Config) -> None:
 def _planted(before: GPT2, after: GPT2) -> GPT2:
     """``after``, with the exchanged operations of ``before`` kept: one fault beside another."""
     kept = {**before._network.block_operations, **after._network.block_operations}
-    return GPT2(after.config, after.parameters_by_name, block_operations=kept, load_report=after.load_report)
+    everywhere, right = after._network.operations, Operations()
+    earlier = before._network.operations
+    changed = {
+        field.name: getattr(earlier, field.name)
+        for field in fields(Operations)
+        if getattr(everywhere, field.name) == getattr(right, field.name)
+    }
+    return GPT2(
+        after.config,
+        after.parameters_by_name,
+        operations=replace(everywhere, **changed),
+        block_operations=kept,
+        load_report=after.load_report,
+    )
 
 
 def _passes(run: Runner, inputs: Inputs, wanted: tuple[str, ...], steps: int) -> Iterator[tuple[str, Tensor]]:
