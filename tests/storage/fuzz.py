@@ -11,16 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import atheris
-
-with atheris.instrument_imports(include=["labkit.storage", "json"]):
-    from labkit.storage.battery import crafted_files
-    from labkit.storage.exact import read_exactly
-    from labkit.storage.header import PREFIX_NBYTES
-
-from tests.storage.disagreements import WITNESSES
-from tests.storage.test_disagreements import require_agreement
-
 DEFAULTS = [
     "-runs=200000",
     "-max_len=2000",
@@ -31,15 +21,12 @@ DEFAULTS = [
 ]
 
 
-def try_one(data: bytes) -> None:
-    """The bytes as a whole file, and as a header of a file whose length is right."""
-    require_agreement(data)
-    require_agreement(len(data).to_bytes(8, "little") + data)
-    read_exactly(data, len(data), "fuzz")
-
-
 def write_seeds(folder: Path) -> None:
     """The crafted files, whole and as headers."""
+    from labkit.storage.battery import crafted_files
+    from labkit.storage.header import PREFIX_NBYTES
+    from tests.storage.disagreements import WITNESSES
+
     seeds = [file.data for file in crafted_files()] + list(WITNESSES.values())
     for number, seed in enumerate(seed for seed in seeds if len(seed) < 2000):
         (folder / f"{number}-file").write_bytes(seed)
@@ -47,6 +34,18 @@ def write_seeds(folder: Path) -> None:
 
 
 def main() -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["labkit.storage", "json"]):
+        from labkit.storage.exact import read_exactly
+        from tests.storage.test_disagreements import require_agreement
+
+    def try_one(data: bytes) -> None:
+        """The bytes as a whole file, and as a header of a file whose length is right."""
+        require_agreement(data)
+        require_agreement(len(data).to_bytes(8, "little") + data)
+        read_exactly(data, len(data), "fuzz")
+
     given = sys.argv[1:]
     with tempfile.TemporaryDirectory() as corpus:
         write_seeds(Path(corpus))
