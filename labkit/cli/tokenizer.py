@@ -32,6 +32,8 @@ Special = Annotated[
     ),
 ]
 
+LONGEST_STEPPED = 1000  # bytes: each step shows all symbols of its piece
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -122,6 +124,11 @@ def merges(
     """Every merge of a text, piece by piece: candidates, ranks, winners."""
     loaded = load(tokenizer)
     pieces = loaded.pieces(given_text(text, file))
+    longest = max(pieces, key=lambda piece: len(piece.data), default=None)
+    if longest is not None and len(longest.data) > LONGEST_STEPPED:
+        where = f"the piece at character {longest.start}"
+        limit = f"pieces of at most {LONGEST_STEPPED} bytes"
+        raise ArgumentError("is too long to show every merge of", where=where, expected=limit, got=len(longest.data))
     every = [(piece, list(loaded.merge_steps(piece.data))) for piece in pieces]
     if json_to is not None:
         from labkit.report.tokenizer import piece_to_json, step_to_json

@@ -96,7 +96,8 @@ def _pump(
 def read_blocks(reader: IO[bytes], source: Path, added: Sequence[AddedToken] = ()) -> Iterator[tuple[str, int]]:
     """The text of a file in blocks cut where it is safe, and the bytes each was read from."""
     decoder = getincrementaldecoder("utf-8")("strict")
-    held, read = "", 0
+    longest = _longest(added)
+    held, read, searched = "", 0, 0
     while True:
         chunk = reader.read(CHUNK)
         try:
@@ -108,22 +109,22 @@ def read_blocks(reader: IO[bytes], source: Path, added: Sequence[AddedToken] = (
         read += len(chunk)
         if not chunk:
             break
-        cut = safe_cut(held, added)
+        cut = safe_cut(held, added, start=searched)
         if cut:
             yield held[:cut], len(held[:cut].encode("utf-8"))
             held = held[cut:]
+        searched = 0 if cut else max(0, len(held) - longest - 1)
     if held:
         yield held, len(held.encode("utf-8"))
 
 
-def safe_cut(text: str, added: Sequence[AddedToken]) -> int:
-    """The last place where the text may be cut although more follows; 0 where there is none.
+def safe_cut(text: str, added: Sequence[AddedToken], *, start: int = 0) -> int:
+    """The last place after ``start`` where the text may be cut although more follows; 0 where there is none.
 
     The last characters are left: what follows may make them part of an added token.
     """
-    longest = max((len(token.content) for token in added), default=0)
-    end = len(text) - longest
-    cut = last_cut(text, 0, end) if end > 1 else None
+    end = len(text) - _longest(added)
+    cut = last_cut(text, start, end) if end > start + 1 else None
     while cut:
         around = [
             place
@@ -135,6 +136,10 @@ def safe_cut(text: str, added: Sequence[AddedToken]) -> int:
             return cut
         cut = min(around)
     return 0
+
+
+def _longest(added: Sequence[AddedToken]) -> int:
+    return max((len(token.content) for token in added), default=0)
 
 
 def npy_header(count: int, dtype: np.dtype[Any]) -> bytes:

@@ -243,13 +243,14 @@ class Tokenizer:
     def explain(
         self, text: str, *, special_tokens: SpecialTokens = "plain", surrogates: Surrogates = "error"
     ) -> Encoding:
-        """The encoding of a text with its pieces, spans and trees of merges, by the clear algorithm.
+        """The encoding of a text with its pieces, spans and trees of merges.
 
         >>> encoding = Tokenizer.gpt2().explain("日")
         >>> encoding.ids, encoding.spans
         ([33768, 98], [(0, 1), (0, 1)])
         """
-        return explain_text(self._checked(text, surrogates), self.vocabulary, special_tokens)
+        text = self._checked(text, surrogates)
+        return explain_text(text, self.vocabulary, special_tokens, encode_piece=self.encode_piece)
 
     @cached_property
     def _tokens(self) -> TokenBytes:

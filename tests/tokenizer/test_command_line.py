@@ -65,6 +65,8 @@ def test_merges_and_show(capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert "·wor + ld" in out
     assert "739" in out
+    assert run(["merges", ""]) == 0
+    assert capsys.readouterr().out == ""
     assert run(["encode", "日本", "--show"]) == 0
     assert "⟨e6 97⟩" in capsys.readouterr().out
 
@@ -112,6 +114,7 @@ def test_train(tmp_path: Path, capsys: Capture) -> None:
         (["encode", "--file", "/nowhere"], "/nowhere: there is no such file"),
         (["encode", "a", "--out", "x.npy"], "--out needs --file"),
         (["encode", "a\udcff"], "the text holds the lone surrogate U+DCFF"),
+        (["merges", "so " + "x" * 1001], "the piece at character 2: is too long to show every merge of"),
         (["decode", "50257"], "position 0: no token has id 50257 (expected 0 to 50256"),
         (["decode", "-1"], "no such option"),
         (["decode", "--", "-1"], "no token has id -1"),

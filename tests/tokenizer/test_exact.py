@@ -66,6 +66,7 @@ def test_any_text(text: str) -> None:
     ids = tokenizer.encode(text)
     assert ids == tiktoken_gpt2().encode_ordinary(text)
     assert tokenizer.decode(ids) == text
+    assert by_the_clear_road(tokenizer, text) == ids
     encoding = tokenizer.explain(text)
     assert encoding.ids == ids
     assert b"".join(token.data for token in encoding.tokens) == text.encode("utf-8")

@@ -2,12 +2,7 @@
 
 import pytest
 
-from labkit.tokenizer import SYMBOL_OF_BYTE, Tokenizer, split
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> Tokenizer:
-    return Tokenizer.gpt2()
+from labkit.tokenizer import SYMBOL_OF_BYTE, Tokenizer, merge, split
 
 
 @pytest.mark.parametrize(
@@ -29,6 +24,7 @@ def gpt2() -> Tokenizer:
 def test_ids(gpt2: Tokenizer, text: str, ids: list[int]) -> None:
     assert gpt2.encode(text) == ids
     assert gpt2.explain(text).ids == ids
+    assert [token for piece in split(text) for token in merge(piece.data, gpt2.vocabulary)] == ids
     assert gpt2.decode(ids) == text
 
 
@@ -79,3 +75,16 @@ def test_special_tokens(gpt2: Tokenizer) -> None:
     assert gpt2.encode(text, special_tokens="huggingface") == [64, 50256, 65]
     assert gpt2.encode(text, special_tokens={"<|endoftext|>"}) == [64, 50256, 65]
     assert gpt2.encode("a <|endoftext|>", special_tokens="huggingface") == [64, 220, 50256]
+
+
+def test_public_names() -> None:
+    import types
+
+    import labkit.tokenizer as room
+
+    found = {
+        name
+        for name, value in vars(room).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert sorted(found) == sorted(set(room.__all__))
