@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from labkit.storage import save_safetensors as save_safetensors
     from labkit.tokenizer import Tokenizer as Tokenizer
     from labkit.verification import verify as verify
+    from labkit.verification import verify_callable as verify_callable
 
 _HOMES = {
     "GPT2": "labkit.model",
@@ -28,6 +29,7 @@ _HOMES = {
     "open_safetensors": "labkit.storage",
     "save_safetensors": "labkit.storage",
     "verify": "labkit.verification",
+    "verify_callable": "labkit.verification",
 }
 
 __version__ = "0.1.0"
