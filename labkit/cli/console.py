@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from labkit.errors import FileAccessError
@@ -41,7 +40,10 @@ def write_json(value: Any, target: str) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
+    from labkit.storage.atomic import replacing
+
     try:
-        Path(target).write_text(text, encoding="utf-8")
+        with replacing(target) as file:
+            file.write(text.encode("utf-8"))
     except OSError as error:
         raise FileAccessError("the JSON file cannot be written", where=target, got=error.strerror) from error

@@ -28,6 +28,12 @@ def verify(
     trace: Annotated[
         Path | None, typer.Option(help="Judge this trace file of any engine instead of running labkit's.")
     ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write what was verified, and what it does not show, to this file.")
+    ] = None,
+    recheck: Annotated[
+        Path | None, typer.Option(help="Run this certificate again and say whether all is as it was.")
+    ] = None,
     json: Annotated[
         str | None, typer.Option(help="Write the report as JSON to this file (- for standard output).")
     ] = None,
@@ -37,6 +43,12 @@ def verify(
         raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
     if trace is not None and (prompt or ids or plant):
         raise ArgumentError("a trace brings its own prompt and engine", fix="leave --prompt, --ids and --plant out")
+    if recheck is not None:
+        if prompt or ids or plant or trace:
+            raise ArgumentError(
+                "a certificate brings its own prompts", fix="leave --prompt, --ids, --plant and --trace out"
+            )
+        return _recheck(recheck, folder)
     rows = None if ids is None else [parse_ids(text) for text in ids]
     with progress() as say:
         from labkit.report.verify import render_verification, verification_json
@@ -49,6 +61,12 @@ def verify(
             report = run(
                 folder, prompts=prompt, ids=rows, plant=plant, dtype=dtype, device=device, tokens=tokens, progress=say
             )
+        if certificate is not None:
+            from labkit.load import embedded
+            from labkit.verification.certificate import certify
+
+            say("looking for prompts that would show what these could not")
+            write_json(certify(report, folder or embedded()), str(certificate))
     if json is not None:
         write_json(verification_json(report), json)
     if json != "-":
@@ -56,6 +74,15 @@ def verify(
 
         Console().print(render_verification(report))
     return report.return_code
+
+
+def _recheck(path: Path, folder: Path | None) -> int:
+    with progress() as say:
+        from labkit.verification.certificate import recheck
+
+        result = recheck(path, folder, progress=say)
+    print(result)
+    return result.return_code
 
 
 def parse_ids(text: str) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labkit.verification.chain import Stage
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
 from labkit.verification.precision import unit_roundoff
 from labkit.verification.replay import Finding, Replay, misshapen, non_finite
@@ -131,3 +132,10 @@ def last_of_site(tap: str, present: set[str]) -> bool:
     True
     """
     return [each for each in site_taps(tap) if each in present][-1] == tap
+
+
+def covering_taps(stages: Mapping[str, Stage]) -> tuple[str, ...]:
+    """One tap of every site that counts for coverage: those of the first and the last block, and outside of blocks."""
+    blocks = sorted({int(tap.split(".")[1]) for tap in stages if tap.startswith("h.")})
+    kept = [tap for tap in stages if not tap.startswith("h.") or int(tap.split(".")[1]) in (blocks[0], blocks[-1])]
+    return tuple(tap for tap in kept if site_taps(tap)[0] == tap)

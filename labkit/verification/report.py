@@ -39,6 +39,7 @@ class Report:
     """What is wrong and why, one a fault, in order of computation."""
     coverage: Coverage | None = None
     """Which mistakes these prompts and taps could have shown."""
+    device: str = "cpu"
     notes: tuple[str, ...] = ()
     next_tap: str | None = None
     """For a trace of some taps only: the one to record next, which halves the search for the first fault."""

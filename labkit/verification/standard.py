@@ -172,22 +172,23 @@ class Standard:
         return expected
 
     def _truth_run(self, inputs: Inputs) -> Forward:
-        return _forward(self.truth_model, inputs)
+        return reference_forward(self.truth_model, inputs)
 
     def _reference_run(self, inputs: Inputs, seed: int | None) -> Forward:
         def run(record: Callable[[str, Tensor], None]) -> None:
             model = self.reference()
             if seed is None:
-                _forward(model, inputs)(record)
+                reference_forward(model, inputs)(record)
                 return
             order = Order.of(model, seed)
             model = renumbered(model, order)  # the original is dropped: one copy at a time
-            _forward(model, inputs, order.key_order)(lambda tap, value: record(tap, order.restore(tap, value)))
+            reference_forward(model, inputs, order.key_order)(lambda tap, value: record(tap, order.restore(tap, value)))
 
         return run
 
 
-def _forward(model: Any, inputs: Inputs, key_order: KeyOrder = "forward") -> Forward:
+def reference_forward(model: Any, inputs: Inputs, key_order: KeyOrder = "forward") -> Forward:
+    """A forward of transformers' model on the inputs, handing over each tap."""
     return lambda record: capture(
         model,
         inputs.ids,

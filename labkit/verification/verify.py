@@ -82,6 +82,7 @@ def verify(
         controls=merge_controls([case.controls for case in cases]),
         findings=merge_findings([case.findings for case in cases], tap_names(candidate.config)),
         coverage=Coverage.merged([case.coverage for case in cases]),
+        device=device,
         notes=notes,
     )
 

@@ -1,0 +1,191 @@
+"""Report -> certificate: what was verified, with what, and what it does not show, as a file to keep and to run again."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labkit.errors import MissingFileError, TraceError
+from labkit.load import embedded, load_gpt2
+from labkit.verification.chain import build_chain
+from labkit.verification.detective import covering_taps
+from labkit.verification.hypotheses import HYPOTHESES, Scene
+from labkit.verification.kill_matrix import pad_left
+from labkit.verification.precision import Precision
+from labkit.verification.reference import load_reference, parameters_of
+from labkit.verification.replay import Replay
+from labkit.verification.report import Report
+from labkit.verification.standard import recorded, reference_forward
+from labkit.verification.verify import verify
+
+FORMAT = "labkit-certificate"
+VERSION = 1
+HASHED = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+)
+PACKAGES = ("labkit", "torch", "transformers", "safetensors", "numpy")
+TRIALS = (2, 3, 4, 8, 16, 65)
+"""Lengths of the prompts that are tried for a mistake that the given prompts could not have shown."""
+
+
+def certify(report: Report, folder: Path) -> dict[str, Any]:
+    """The certificate of a verification, as plain JSON values.
+
+    ``same`` claims no more than its coverage: ``coverage.unseen`` lists the mistakes that these prompts could not have
+    shown, each with the shortest prompt that would, where one was found.
+    """
+    coverage = report.coverage
+    unseen = () if coverage is None else coverage.unseen
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "verdict": report.verdict,
+        "first_divergence": report.first_divergence,
+        "findings": [
+            {"where": finding.where, "cause": finding.cause, "text": finding.text} for finding in report.findings
+        ],
+        "engine": report.engine,
+        "planted": report.planted,
+        "dtype": report.dtype,
+        "device": report.device,
+        "greedy_tokens": len(report.tokens[0].actual) if report.tokens else 0,
+        "prompts": [{"text": prompt.text, "ids": list(prompt.ids)} for prompt in report.prompts],
+        "checkpoint": {"name": folder.name, "sha256": hash_files(folder)},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "controls": {
+            "clean_used": report.controls.clean_used,
+            "planted": report.controls.planted,
+            "failures": list(report.controls.failures),
+        },
+        "coverage": {
+            "seen": [] if coverage is None else list(coverage.seen),
+            "unseen": {name: prompt for name, prompt in shortest_prompts(folder, unseen).items()},
+        },
+    }
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that decide what a checkpoint computes: weights, config and vocabulary."""
+    names = [*HASHED, *(path.name for path in sorted(folder.glob("*.safetensors")))]
+    found = {}
+    for name in dict.fromkeys(names):
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+@torch.inference_mode()
+def shortest_prompts(folder: Path, names: Sequence[str]) -> dict[str, str | None]:
+    """For each mistake, the shortest of a few trial prompts on which it would show; None where none does.
+
+    Prompts of random ids are tried in order of length, then a padded batch. What no prompt shows is a mistake that
+    this checkpoint has no room for, or whose effect is smaller than rounding.
+    """
+    answers: dict[str, str | None] = dict.fromkeys(names)
+    if not names:
+        return answers
+    model = load_gpt2(folder)
+    truth = load_reference(folder, config=model.config)
+    weights, config = parameters_of(truth), model.config
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(config.vocab_size, (min(max(TRIALS), config.n_positions),), generator=generator).tolist()
+    trials = [(f"{length} tokens", pad_left([row[:length]])) for length in TRIALS if length <= len(row)]
+    trials.append(("a batch of two prompts with padding on the left", pad_left([row[:8], row[:3]])))
+    left = set(names)
+    for text, inputs in trials:
+        if not left:
+            break
+        stages = build_chain(config, weights, inputs)
+        scene = Scene(config, weights, stages, inputs, Precision(), recorded(reference_forward(truth, inputs)))
+        replay = Replay(scene, [hypothesis for hypothesis in HYPOTHESES if hypothesis.name in left])
+        shown = {name for tap in covering_taps(stages) for name, effect in replay.visible(tap).items() if effect > 1}
+        answers |= dict.fromkeys(shown, text)
+        left -= shown
+    return answers
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """A certificate run again: what is as it was, and what is not."""
+
+    report: Report
+    differences: tuple[str, ...]
+
+    @property
+    def return_code(self) -> int:
+        """0 where everything is as certified, else 1."""
+        return 1 if self.differences else 0
+
+    def __str__(self) -> str:
+        if not self.differences:
+            return f"as certified: {self.report.verdict}, on the same files and prompts"
+        return "not as certified: " + "; ".join(self.differences)
+
+
+def recheck(
+    path: str | Path, folder: str | Path | None = None, *, progress: Callable[[str], None] | None = None
+) -> Recheck:
+    """Verify again what a certificate says, on ``folder`` (default: the embedded checkpoint), and compare.
+
+    Raises ``TraceError`` where the file is no certificate, ``MissingFileError`` where it is not there.
+    """
+    stated = read_certificate(path)
+    place = embedded() if folder is None else Path(folder)
+    report = verify(
+        place,
+        ids=[prompt["ids"] for prompt in stated["prompts"]],
+        plant=stated["planted"],
+        dtype=stated["dtype"],
+        device=stated["device"],
+        tokens=stated["greedy_tokens"],
+        progress=progress,
+    )
+    return Recheck(report, tuple(_differences(stated, report, hash_files(place))))
+
+
+def read_certificate(path: str | Path) -> dict[str, Any]:
+    """The certificate in a file, with the fields that running it again needs."""
+    try:
+        stated = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingFileError("no such certificate", where=path) from error
+    except (OSError, ValueError) as error:
+        raise TraceError("the certificate cannot be read", where=path, got=str(error)) from error
+    needed = {"verdict", "prompts", "dtype", "device", "planted", "greedy_tokens", "checkpoint"}
+    if not isinstance(stated, dict) or stated.get("format") != FORMAT:
+        raise TraceError("not a certificate", where=path, expected=f'"format": "{FORMAT}"')
+    if stated.get("engine") != "labkit":
+        raise TraceError(
+            "only certificates of labkit's own engine can be run again", where=path, got=stated.get("engine")
+        )
+    missing = sorted(needed - stated.keys())
+    if missing:
+        raise TraceError(f"the certificate lacks {', '.join(missing)}", where=path)
+    return stated
+
+
+def _differences(stated: Mapping[str, Any], report: Report, hashes: Mapping[str, str]) -> list[str]:
+    found = []
+    if stated["verdict"] != report.verdict:
+        found.append(f"the verdict is {report.verdict}, it was {stated['verdict']}")
+    if stated.get("first_divergence") != report.first_divergence:
+        found.append(f"the first divergence is {report.first_divergence}, it was {stated.get('first_divergence')}")
+    causes = [[finding.where, finding.cause] for finding in report.findings]
+    if causes != [[finding["where"], finding["cause"]] for finding in stated.get("findings", [])]:
+        found.append(f"the findings are {causes}")
+    for name in sorted(set(hashes) | set(stated["checkpoint"]["sha256"])):
+        if hashes.get(name) != stated["checkpoint"]["sha256"].get(name):
+            found.append(f"{name} is another file")
+    return found
