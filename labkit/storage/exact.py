@@ -9,26 +9,17 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from labkit.errors import FormatError
 from labkit.storage.dtypes import BITS
+from labkit.storage.layout import layout_defects
+from labkit.storage.raw import FIELDS, METADATA, SHOWN_CHARACTERS, RawEntry, shown
 from labkit.storage.rules import MAX_DEPTH, MAX_INTEGER, MAX_NUMEL
 
-METADATA = "__metadata__"
-FIELDS = ("dtype", "shape", "data_offsets")
 _TOKENS = re.compile(
     rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL
 )  # linear even where a string never ends
-_SHOWN_CHARACTERS = 80
-
-
-class RawEntry(NamedTuple):
-    """One entry as it stands in the header."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -50,17 +41,6 @@ class _Object(list[tuple[str, Any]]):
     """A JSON object as its pairs, duplicates included."""
 
     __slots__ = ()
-
-
-def shown(text: object) -> str:
-    """A name or value for a message: quoted, escaped, and cut where it is very long.
-
-    >>> shown("a" * 200)[-22:]
-    "aa'... 200 characters)"
-    """
-    whole = str(text)
-    quoted = repr(whole[:_SHOWN_CHARACTERS])
-    return quoted if len(whole) <= _SHOWN_CHARACTERS else f"({quoted}... {len(whole)} characters)"
 
 
 def read_exactly(text: bytes, data_nbytes: int, where: str) -> Reading:
@@ -87,7 +67,7 @@ def read_exactly(text: bytes, data_nbytes: int, where: str) -> Reading:
             defect = FormatError("header-json", f"the header is not JSON: {error.msg}", where=where, got=f"byte {at}")
         else:
             _read_object(pairs, where, reading)
-            _check_layout(reading, data_nbytes, where)
+            _read_layout(reading, data_nbytes, where)
     if defect is not None:
         reading.defects.append(defect)
     return reading
@@ -179,7 +159,7 @@ def _summary(value: Any) -> str:
     if not isinstance(value, _Object):
         return _kind(value)
     fields = dict(value)
-    return " ".join(str(fields[key])[:_SHOWN_CHARACTERS] for key in FIELDS if key in fields) or "an object"
+    return " ".join(str(fields[key])[:SHOWN_CHARACTERS] for key in FIELDS if key in fields) or "an object"
 
 
 def _is_text(value: str) -> bool:
@@ -352,53 +332,8 @@ def _kind(value: Any) -> str:
     return str(value)
 
 
-def _check_layout(reading: Reading, data_nbytes: int, where: str) -> None:
-    """Holes, overlaps and what lies beyond the data section, over the entries that are sound by themselves.
-
-    Where a name stands twice there is no telling which of the two would count, so nothing is said of the layout.
-    """
-    defects = reading.defects
-    if any(defect.code == "duplicate-name" for defect in defects):
-        return
-    partial = bool(defects)  # an entry that could not be read leaves a hole that is not the layout's fault
-    position, previous, beyond = 0, "", 0
-    last = None
-    for name, entry in sorted(reading.entries.items(), key=lambda item: item[1].data_offsets):
-        begin, end = entry.data_offsets
-        place = f"{where}, tensor {shown(name)}"
-        if end > data_nbytes:
-            beyond += 1
-            last = (name, begin, end)
-        if begin > position and not partial:
-            got = f"{begin - position} bytes at [{position}, {begin})"
-            defects.append(FormatError("layout-hole", "bytes in front of it belong to no tensor", where=place, got=got))
-        elif begin < position:
-            got = f"[{begin}, {end}), the one in front ends at {position}"
-            defects.append(FormatError("layout-overlap", f"it overlaps tensor {shown(previous)}", where=place, got=got))
-        if end >= position:
-            position, previous = end, name
-    if last is not None:
-        name, begin, end = last
-        more = f" and {beyond - 1} more" if beyond > 1 else ""
-        defects.append(
-            FormatError(
-                "data-short",
-                f"it{more} ends beyond the data section",
-                where=f"{where}, tensor {shown(name)}",
-                expected=f"{end} bytes of data for [{begin}, {end})",
-                got=f"{data_nbytes} bytes",
-                fix="the file is truncated, or the offsets are wrong; fetch it again",
-            )
-        )
-    elif position < data_nbytes and not partial:
-        owner = f"after tensor {shown(previous)}" if reading.entries else "and no tensor"
-        got = f"{data_nbytes - position} bytes at [{position}, {data_nbytes}) {owner}"
-        defects.append(
-            FormatError(
-                "data-trailing",
-                "bytes at the end belong to no tensor",
-                where=where,
-                expected=f"{position} bytes of data",
-                got=got,
-            )
-        )
+def _read_layout(reading: Reading, data_nbytes: int, where: str) -> None:
+    """The layout's defects; where a name stands twice nothing is said, for there is no telling which of the two counts."""
+    if not any(defect.code == "duplicate-name" for defect in reading.defects):
+        partial = bool(reading.defects)
+        reading.defects.extend(layout_defects(reading.entries, data_nbytes, where, partial=partial))

@@ -19,8 +19,9 @@ import msgspec
 from labkit.errors import FormatError, UnknownNameError
 from labkit.storage.disguises import HEAD_NBYTES, recognise
 from labkit.storage.dtypes import BITS
-from labkit.storage.exact import METADATA, RawEntry, read_exactly
+from labkit.storage.exact import read_exactly
 from labkit.storage.places import open_source
+from labkit.storage.raw import METADATA, RawEntry
 from labkit.storage.rules import HEADER_CAP_NBYTES, MAX_NUMEL
 from labkit.storage.sources import ByteSource, read_bytes
 

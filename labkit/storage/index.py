@@ -12,8 +12,8 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from labkit.errors import FormatError
-from labkit.storage.exact import shown
 from labkit.storage.header import Header
+from labkit.storage.raw import shown
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from labkit.storage.dtypes import DTYPES
-from labkit.storage.exact import METADATA
 from labkit.storage.header import PREFIX_NBYTES, Header
+from labkit.storage.raw import METADATA
 
 ROW_NBYTES = 16
 """Bytes in one row of a hex view."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import FormatError
-from labkit.storage.battery import Crafted, crafted_files
+from labkit.storage.battery import crafted_files
+from labkit.storage.crafted import Crafted
 from labkit.storage.header import read_header
 
 

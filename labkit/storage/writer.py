@@ -19,7 +19,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError
 from labkit.storage.arrays import Array, pack_codes
 from labkit.storage.atomic import replacing
 from labkit.storage.dtypes import DTYPES
-from labkit.storage.exact import METADATA, shown
+from labkit.storage.raw import METADATA, shown
 from labkit.storage.rules import HEADER_CAP_NBYTES
 from labkit.storage.shared import find_shared
 

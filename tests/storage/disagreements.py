@@ -6,7 +6,7 @@ docs/storage.md says why. There is no entry the other way round: labkit accepts 
 import re
 
 from labkit.errors import FormatError
-from labkit.storage.battery import entry, frame
+from labkit.storage.crafted import entry, frame
 
 DATA = bytes(4)
 BIG = 2**40

@@ -10,8 +10,9 @@ import safetensors
 
 from labkit.errors import FormatError
 from labkit.storage import RULES, StorageWarning, open_safetensors, read_header
-from labkit.storage.battery import Crafted, crafted_files, entry, frame
+from labkit.storage.battery import crafted_files
 from labkit.storage.checking import check_path
+from labkit.storage.crafted import Crafted, entry, frame
 from labkit.storage.exact import read_exactly
 from labkit.storage.header import PREFIX_NBYTES, _read_fast, header_of
 from labkit.storage.loaders import LOADERS, behaviours_of

@@ -9,7 +9,7 @@ import torch
 
 from labkit.cli.main import run
 from labkit.storage import save_safetensors, save_snapshot
-from labkit.storage.battery import entry, frame
+from labkit.storage.crafted import entry, frame
 
 EVIL = "<img src=x onerror=alert(1)>\x1b]0;owned\x07[red]\u202e"
 

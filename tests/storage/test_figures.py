@@ -11,7 +11,7 @@ import torch
 from labkit.figures.storage import LANES, MAXIMUM_PIECES, block_of, draw_bits, draw_histogram, draw_layout
 from labkit.figures.style import to_png
 from labkit.storage import DTYPES, open_safetensors, read_header, save_safetensors
-from labkit.storage.battery import frame
+from labkit.storage.crafted import frame
 from labkit.storage.widening_by_hand import bit_fields
 
 EVIL = "$\\frac{1}{$\x1b[31m<img>"

@@ -17,10 +17,11 @@ from labkit.storage import (
     save_safetensors,
     save_snapshot,
 )
-from labkit.storage.battery import crafted_files, entry, frame
+from labkit.storage.battery import crafted_files
 from labkit.storage.byteview import ByteView
 from labkit.storage.checking import check_path
 from labkit.storage.comparison import TensorDiff, common_names, compare_snapshots
+from labkit.storage.crafted import entry, frame
 from labkit.storage.exporting import export_tensor
 from labkit.storage.statistics import measure_tensor
 from labkit.storage.widening_by_hand import widen_by_hand

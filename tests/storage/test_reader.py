@@ -34,7 +34,7 @@ from labkit.storage import (
     save_safetensors,
 )
 from labkit.storage.arrays import numpy_dtype
-from labkit.storage.battery import entry, frame
+from labkit.storage.crafted import entry, frame
 from labkit.storage.file import WHOLE_NBYTES
 from tests.storage.memory import MemoryFile
 
