@@ -221,6 +221,10 @@ def _tell(network: "GPT2", run: "Stream") -> None:
     results = run.results()
     count = sum(len(each.ids) for each in results)
     place = f"{str(network.dtype).removeprefix('torch.')} on {network.device}"
+    if network.device.type == "cuda":
+        import torch
+
+        place += f", TF32 {'on' if torch.backends.cuda.matmul.allow_tf32 else 'off'}"
     lines = [f"{count} tokens in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s, {place}"]
     fresh = results[0].seed is not None and run.sourced.settings.seed is None
     lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed} (fresh)" if fresh else ""))

@@ -49,8 +49,10 @@ class GraphDecoder:
 
     def prefill(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Forget everything and read the prompts; logits [batch, vocab] after each one's last token."""
+        before = self._decoder.padded
         logits = self._decoder.prefill(rows)
-        self._replays.clear()  # which places are padding is part of a captured step
+        if before is not None or self._decoder.padded is not None:
+            self._replays.clear()  # which places are padding is part of a captured step
         return logits
 
     @torch.inference_mode()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.cli.main import run
+from labkit.generation.roofline import Rate, Roofline
 from tests.generation.conftest import TEXT
 
 
@@ -119,6 +120,23 @@ def test_dtype_study(random_folder: Path, tmp_path: Path, capsys: pytest.Capture
     assert {each["dtype"] for each in json.loads(target.read_text())["results"]} == {"bfloat16", "float16"}
     assert run(["dtype-study", str(random_folder), "--text", "S"]) == 2
     assert "too short to study" in capsys.readouterr().err
+
+
+def test_benchmark_measures_the_prompt_it_is_given(
+    random_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate = Rate(name="decode", dtype="float32", tokens_per_second=9.0, bytes_per_token=1e9, operations_per_token=1.0)
+    bench = Roofline(folder="x", device="cpu", threads=1, bandwidth=1e10, peak=1e11, rates=(rate,))
+    asked: dict[str, Any] = {}
+
+    def measured(folder: Path, **options: Any) -> tuple[Roofline, ...]:
+        asked.update(options, folder=folder)
+        return (bench,)
+
+    monkeypatch.setattr("labkit.bench.generate.bench_generate", measured)
+    assert run(["generate", "Hi", "--model", str(random_folder), "--tokens", "9", "--benchmark"]) == 0
+    assert (asked["folder"], asked["tokens"], asked["prompt"]) == (random_folder, 9, (72, 105))
+    assert "0.90 of the limit" in capsys.readouterr().out
 
 
 def test_bench_generate(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,19 +91,21 @@ def test_without_the_single_steps_ids_would_part(near_ties: GPT2, monkeypatch: p
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_a_quarter_of_the_allowance_covers_what_several_rows_round_differently(dtype: torch.dtype) -> None:
+def test_the_allowance_covers_what_several_rows_round_differently(dtype: torch.dtype) -> None:
+    """Two logits may each be off, so the allowance for a lead must be twice the largest difference at least."""
     model = load_gpt2(dtype=dtype)
-    worst = 0.0
+    used = []
     for seed in range(6):
-        ids = torch.randint(model.config.vocab_size, (40,), generator=torch.Generator().manual_seed(seed)).tolist()
+        ids = torch.randint(model.config.vocab_size, (60,), generator=torch.Generator().manual_seed(seed)).tolist()
         several, single = FastDecoder(model), FastDecoder(model)
         several.prefill([ids[:20]])
         single.prefill([ids[:20]])
-        together = several.extend(torch.tensor([ids[20:]]))[0].double()
-        alone = torch.cat([single.step(torch.tensor([token])).clone() for token in ids[20:]]).double()
-        units = (together - alone).abs().amax(-1) / (torch.finfo(dtype).eps * alone.abs().amax(-1))
-        worst = max(worst, float(units.max()))
-    assert worst < lookup.LEAST_ROUNDING[dtype] / 4
+        together = torch.cat([several.extend(torch.tensor([ids[at : at + 8]]))[0] for at in range(20, 60, 8)]).double()
+        alone = torch.cat([single.step(torch.tensor([token])) for token in ids[20:]]).double()
+        off = (together - alone).abs().amax(-1) / alone.abs().amax(-1)  # [pos]
+        least = lookup.LEAST_ROUNDING[dtype] * torch.finfo(dtype).eps
+        used.append(2 * float(off.max()) / max(least, lookup.SAFETY * float(off[0])))
+    assert max(used) < 0.75
 
 
 def test_a_model_that_amplifies_rounding_is_noticed(tmp_path: Path) -> None:
