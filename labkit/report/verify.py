@@ -91,7 +91,7 @@ def _short(value: float) -> str:
 def _agreement_line(agreement: Agreement) -> str:
     return (
         f"agree with the float64 truth: Pearson r {agreement.pearson:.9f}, "
-        f"top-1 {agreement.top_1:.1%}, top-5 {agreement.top_5:.1%}"
+        f"top-1 {agreement.top_1:.1%}, top-5 {agreement.top_5:.1%}, KL at most {agreement.kl_max:.1e} nats"
     )
 
 
