@@ -179,23 +179,16 @@ def _agreement(checkpoint: Any, dtype: Any, say: Any) -> Any:
     def check(draft: Path) -> tuple[str, ...]:
         import torch
 
-        from labkit.checkpoint.export import cast
-        from labkit.load import Conversion, load_gpt2
-        from labkit.model import GPT2
         from labkit.verification import verify
 
-        say("running the result in labkit")
-        again = load_gpt2(draft)
-        widen = Conversion(torch.float32, torch.device("cpu"))
-        written = {name: cast(name, tensor, dtype) for name, tensor in checkpoint.parameters.items()}
-        before = GPT2(checkpoint.config, {name: widen(name, tensor) for name, tensor in written.items()})
+        config = checkpoint.config
+        length = min(_CHECKED_IDS, max(config.n_positions - _CHECKED_TOKENS, 1))
         generator = torch.Generator().manual_seed(0)
-        length = min(_CHECKED_IDS, max(again.config.n_positions - _CHECKED_TOKENS, 1))
-        ids = torch.randint(again.config.vocab_size, (1, length), generator=generator)  # [batch, pos]
-        if not torch.equal(again(ids), before(ids)):
-            raise CheckpointError("the logits of the written folder differ from the source's", where=draft)
+        ids = torch.randint(config.vocab_size, (1, length), generator=generator)  # [batch, pos]
+        say("running the result in labkit")
+        _compare_logits(checkpoint, dtype, draft, ids)
         say("running the result in transformers")
-        report = verify(draft, ids=ids.tolist(), tokens=min(_CHECKED_TOKENS, again.config.n_positions - length))
+        report = verify(draft, ids=ids.tolist(), tokens=min(_CHECKED_TOKENS, config.n_positions - length))
         if report.return_code != 0:
             raise CheckpointError(
                 "transformers computes otherwise from the written folder",
@@ -205,3 +198,17 @@ def _agreement(checkpoint: Any, dtype: Any, say: Any) -> Any:
         return (f"reloaded logits equal; transformers agrees at every stage over {length} ids",)
 
     return check
+
+
+def _compare_logits(checkpoint: Any, dtype: Any, draft: Path, ids: Any) -> None:
+    """Raise unless the written folder gives the logits that the source's values, cast to ``dtype``, give."""
+    import torch
+
+    from labkit.checkpoint.export import cast
+    from labkit.load import Conversion, load_gpt2
+    from labkit.model import GPT2
+
+    widen = Conversion(torch.float32, torch.device("cpu"))
+    parameters = {name: widen(name, cast(name, tensor, dtype)) for name, tensor in checkpoint.parameters.items()}
+    if not torch.equal(load_gpt2(draft)(ids), GPT2(checkpoint.config, parameters)(ids)):
+        raise CheckpointError("the logits of the written folder differ from the source's", where=draft)
