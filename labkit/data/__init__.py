@@ -1,0 +1,1 @@
+"""The embedded checkpoint ``tiny`` and the script that makes it."""
