@@ -15,6 +15,7 @@ from labkit.tokenizer.classes import BLANK, SPACE, class_table
 
 APOSTROPHE: Final = 0x27
 LEAD: Final = 0xC0  # the first byte of a character of several bytes is at least this
+DENSE: Final = 4  # long pieces that fill more than this part of a block are many
 PADDING: Final = bytes(16)  # so that looking a few bytes ahead stays inside
 
 Bytes = npt.NDArray[np.uint8]
@@ -130,10 +131,15 @@ def cut_long_pieces(starts: Offsets, data: bytes, hard: Flags, *, longest: int) 
     long = np.flatnonzero(ends - starts > longest)  # [long]
     if not long.size:
         return starts
+    held = np.frombuffer(data, np.uint8)  # [byte]
     inside = ends[long] - starts[long] - 1  # [long]: places where it could be cut
     total = np.cumsum(inside)  # [long]
+    if total[-1] > len(data) // DENSE:  # looking at every place costs less than listing those inside
+        flags = np.zeros(len(data), bool)  # [byte]
+        flags[1:] = hard.take(held[:-1].astype(np.uint16) << 8 | held[1:])
+        flags[starts] = True
+        return np.flatnonzero(flags)
     places = np.repeat(starts[long] + 1 - (total - inside), inside) + np.arange(int(total[-1]))  # [place]
-    held = np.frombuffer(data, np.uint8)  # [byte]
     cuts = places[hard.take(held[places - 1].astype(np.uint16) << 8 | held[places])]  # [cut]
     if not cuts.size:
         return starts

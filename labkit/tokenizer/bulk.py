@@ -63,25 +63,25 @@ class BulkEncoder:
     def _encode_block(self, data: bytes) -> npt.NDArray[np.unsignedinteger]:
         starts = cut_long_pieces(piece_starts(data), data, self._pairs.hard, longest=LONGEST)  # [piece]
         ends = np.append(starts[1:], len(data))  # [piece]
-        windows = byte_windows(data)
-        nul = np.flatnonzero(np.frombuffer(data, np.uint8) == 0) if b"\0" in data else np.empty(0, np.int64)  # [nul]
-        parts = []
         with self._lock:
-            for first in range(0, len(starts), SLICE):
-                some = slice(first, first + SLICE)
-                parts.append(self._encode_pieces(data, windows, nul, starts[some], ends[some]))
+            slices = [slice(first, first + SLICE) for first in range(0, len(starts), SLICE)]
+            parts = [self._encode_slice(data, starts[some], ends[some]) for some in slices]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _encode_pieces(
-        self, data: bytes, windows: Words, nul: Offsets, starts: Offsets, ends: Offsets
-    ) -> npt.NDArray[np.unsignedinteger]:
+    def _encode_slice(self, data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.unsignedinteger]:
+        """The ids of neighbouring pieces of a block."""
+        first = int(starts[0])
+        return self._encode_pieces(data[first : int(ends[-1])], starts - first, ends - first)
+
+    def _encode_pieces(self, data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.unsignedinteger]:
+        windows = byte_windows(data)
         lengths = ends - starts  # [piece]
         low = low_words(windows, starts, lengths)  # [piece]
         middle = np.flatnonzero(lengths > WORD)  # [middle]
         odd = middle[lengths[middle] > LONGEST]  # [odd]: not in the tables
         middle = middle[lengths[middle] <= LONGEST]
-        if nul.size:
-            odd, middle = _set_aside_nul(nul, starts, ends, odd, middle)
+        if b"\0" in data:
+            odd, middle = _set_aside_nul(data, starts, odd, middle)
         high = high_words(windows, starts[middle], lengths[middle])  # [middle]
         keys = (low[middle], high)
         low[middle] = 0
@@ -171,10 +171,8 @@ def gather(values: Words, store: npt.NDArray[np.unsignedinteger]) -> npt.NDArray
     return store.take(np.cumsum(jumps, out=jumps))
 
 
-def _set_aside_nul(
-    nul: Offsets, starts: Offsets, ends: Offsets, odd: Offsets, middle: Offsets
-) -> tuple[Offsets, Offsets]:
+def _set_aside_nul(data: bytes, starts: Offsets, odd: Offsets, middle: Offsets) -> tuple[Offsets, Offsets]:
     """Pieces that hold NUL count as odd: the tables pad with it."""
-    inside = nul[np.searchsorted(nul, starts[0]) : np.searchsorted(nul, ends[-1])]  # [nul]
-    owners = np.unique(np.searchsorted(starts, inside, "right") - 1)  # [owner]
+    nul = np.flatnonzero(np.frombuffer(data, np.uint8) == 0)  # [nul]
+    owners = np.unique(np.searchsorted(starts, nul, "right") - 1)  # [owner]
     return np.union1d(odd, owners), np.setdiff1d(middle, owners, assume_unique=True)

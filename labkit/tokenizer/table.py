@@ -29,7 +29,8 @@ def pack(counts: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Words
 
 def byte_windows(data: bytes) -> Words:
     """For every place the eight bytes from there, as one little-endian word; behind the end stands NUL."""
-    return np.ndarray((len(data) + WORD,), "<u8", data + bytes(2 * WORD), strides=(1,))  # [byte + 8]
+    overlapping = np.ndarray((len(data) + WORD,), "<u8", data + bytes(2 * WORD), strides=(1,))  # [byte + 8]
+    return np.ascontiguousarray(overlapping)  # once, or every ``take`` would do it
 
 
 def low_words(windows: Words, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:

@@ -166,6 +166,15 @@ def test_two_merges_that_make_one_token(make_folder: MakeFolder) -> None:
         assert tokenizer.explain(text[:300]).ids == peer_ids(folder, text[:300])
 
 
+def test_merges_with_nul_do_not_reach_into_the_padding(make_folder: MakeFolder) -> None:
+    """Rows of bytes are padded with NUL, which here would merge with what stands before it."""
+    folder = make_folder([("b", "Ā"), ("Ā", "Ā"), ("ĀĀ", "Ā"), ("a", "b")])
+    tokenizer = Tokenizer.from_folder(folder)
+    for text in ("ab", "b b ab abb", "\0" * 11 + "b\0\0b", "ab cb" * 800, "b\0a" * 900):
+        assert tokenizer.encode(text) == peer_ids(folder, text)
+        assert tokenizer.encode_array(text).tolist() == peer_ids(folder, text)
+
+
 def test_large_ids_go_into_uint32(make_folder: MakeFolder) -> None:
     tokenizer = Tokenizer.from_folder(make_folder(HELLO, names=names_with(hel=99_999)))
     ids = tokenizer.encode_array("hel hello" * 1000)
