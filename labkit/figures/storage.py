@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from labkit.figures.style import BLUE, GREEN, INK, ORANGE, PAPER, PURPLE, QUIET, SKY, VERMILLION, dress, new_figure
 from labkit.storage import Header, SafetensorsFile
+from labkit.storage.header import PREFIX_NBYTES
 from labkit.storage.widening import float64_values
 from labkit.storage.widening_by_hand import BitFields
 
@@ -130,9 +131,11 @@ def _draw_front(axes: "Axes", header: Header) -> None:
     """The bytes in front of the data section, to their own scale."""
     from matplotlib.patches import Rectangle
 
+    json_end = header.data_start - header.padding_nbytes
     parts = (
-        (0, 8, PURPLE, "prefix, 8"),
-        (8, header.data_start, SKY, f"header with its padding, {header.header_nbytes:,}"),
+        (0, PREFIX_NBYTES, PURPLE, "prefix"),
+        (PREFIX_NBYTES, json_end, SKY, f"header, {json_end - PREFIX_NBYTES:,} bytes of JSON"),
+        (json_end, header.data_start, _OUTSIDE, f"{header.padding_nbytes:,} of padding"),
     )
     for begin, end, colour, label in parts:
         axes.add_patch(Rectangle((begin, 0), end - begin, 1, facecolor=colour, edgecolor=PAPER, linewidth=0.5))

@@ -2,34 +2,38 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from labkit.report.storage import columns, plain
 from labkit.storage.checking import Check
-from labkit.storage.comparison import SnapshotDiff, TensorDiff
 from labkit.storage.loaders import SEES, behaviours_of
 from labkit.storage.selftest import SelftestResult
-from labkit.storage.statistics import TensorStatistics
+
+if TYPE_CHECKING:  # these records come with torch
+    from labkit.storage.comparison import SnapshotDiff, TensorDiff
+    from labkit.storage.statistics import TensorStatistics
 
 _SHOWN_DEFECTS = 50
 
 
-def statistics_json(found: Sequence[TensorStatistics]) -> dict[str, Any]:
+def statistics_json(found: "Sequence[TensorStatistics]") -> dict[str, Any]:
     """Every tensor's statistics, as plain values."""
     return {"tensors": [asdict(each) for each in found]}
 
 
-def render_statistics(found: Sequence[TensorStatistics]) -> RenderableType:
+def render_statistics(found: "Sequence[TensorStatistics]") -> RenderableType:
     """A table of statistics; a row with NaN or infinities stands out."""
-    table = columns(("tensor", "dtype", "shape"), ("min", "max", "mean", "std", "zeros", "NaN", "Inf"))
+    table = columns(("tensor", "dtype", "shape"), ("n", "min", "max", "mean", "std", "zeros", "NaN", "Inf"))
     for each in found:
         numbers = (f"{value:.6g}" for value in (each.minimum, each.maximum, each.mean, each.std))
         counts = (f"{value:,}" if value else "-" for value in (each.zeros, each.nans, each.infinities))
         style = "bold red" if each.nans or each.infinities else ""
-        table.add_row(plain(each.name), each.dtype, str(list(each.shape)), *numbers, *counts, style=style)
+        table.add_row(
+            plain(each.name), each.dtype, str(list(each.shape)), f"{each.numel:,}", *numbers, *counts, style=style
+        )
     return table
 
 
@@ -78,7 +82,7 @@ def _others(code: str) -> Iterable[RenderableType]:
         yield Text(f"  where accepted: {SEES[code]}")
 
 
-def diff_json(diff: SnapshotDiff) -> dict[str, Any]:
+def diff_json(diff: "SnapshotDiff") -> dict[str, Any]:
     """Every tensor's verdict, as plain values."""
     return {
         "verdict": "same" if diff.return_code == 0 else "differs",
@@ -87,7 +91,7 @@ def diff_json(diff: SnapshotDiff) -> dict[str, Any]:
     }
 
 
-def render_diff(diff: SnapshotDiff, *, show_same: bool = False) -> RenderableType:
+def render_diff(diff: "SnapshotDiff", *, show_same: bool = False) -> RenderableType:
     """The tensors that differ (all of them with ``show_same``), and the verdict."""
     table = columns(("tensor", "verdict", "A", "B"), ("differing", "max_abs", "ulp", "worst at"))
     listed = [tensor for tensor in diff.tensors if show_same or tensor.verdict != "same"]
@@ -98,7 +102,7 @@ def render_diff(diff: SnapshotDiff, *, show_same: bool = False) -> RenderableTyp
     return Group(*([table] if listed else []), *notes, verdict)
 
 
-def _diff_row(tensor: TensorDiff) -> list[Text]:
+def _diff_row(tensor: "TensorDiff") -> list[Text]:
     numbers = [
         "" if tensor.differing is None else f"{tensor.differing:,}",
         "" if tensor.max_abs is None else f"{tensor.max_abs:.6g}",

@@ -89,7 +89,7 @@ class Header:
     """What the first bytes of a safetensors file say, checked against the whole file's size.
 
     ``header_nbytes`` is the length in the prefix; data starts at byte ``data_start`` = 8 + ``header_nbytes``. ``name`` is
-    the path or address as it was given, for messages.
+    the path or address as it was given, for messages; ``padding_nbytes`` counts the white space at the header's end.
     """
 
     path: Path
@@ -99,6 +99,7 @@ class Header:
     file_nbytes: int
     metadata: Mapping[str, str]
     entries: Entries
+    padding_nbytes: int
 
     @property
     def data_nbytes(self) -> int:
@@ -169,7 +170,8 @@ def header_of(source: ByteSource) -> Header:
         if reading.defects:
             raise _first_or_disguise(reading.defects[0], source)
         parsed = reading.metadata, Entries(reading.entries)
-    return Header(Path(source.name), source.name, len(text), data_start, source.nbytes, *parsed)
+    padding_nbytes = len(text) - len(text.rstrip(b" \t\r\n"))
+    return Header(Path(source.name), source.name, len(text), data_start, source.nbytes, *parsed, padding_nbytes)
 
 
 def read_text(source: ByteSource) -> bytes:

@@ -61,7 +61,7 @@ def header_view(header: Header, *, search: str, sort: str, page: int, chosen: st
         file=header.name,
         facts=[
             ["size", f"{header.file_nbytes:,} bytes"],
-            ["header length", f"{header.header_nbytes:,} bytes"],
+            ["header length", f"{header.header_nbytes:,} bytes, {header.padding_nbytes:,} of them padding"],
             ["data starts at", f"byte {header.data_start:,}"],
             ["tensors", f"{len(header.entries):,}"],
         ],

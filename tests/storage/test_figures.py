@@ -35,6 +35,8 @@ def test_the_layout_covers_the_data_section(tmp_path: Path) -> None:
     assert {text.get_text() for text in figure.axes[1].texts} == {f"block {i}" for i in range(12)} | {
         "outside the blocks"
     }
+    front = [patch.get_width() for patch in figure.axes[0].patches]
+    assert front == [8, header.header_nbytes - header.padding_nbytes, header.padding_nbytes]
     assert len(to_png(figure)) > 10_000
 
 

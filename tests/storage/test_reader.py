@@ -358,7 +358,10 @@ def test_headers_and_info_need_no_torch(path: Path) -> None:
         from labkit.cli.main import run
         assert run(["info", {str(path)!r}]) == 0
         assert run(["tensors", {str(path)!r}]) == 0
+        assert run(["check", {str(path)!r}]) == 0
         heavy = {{"torch", "matplotlib", "transformers", "numpy"}} & set(sys.modules)
         assert not heavy, heavy
+        assert run(["bytes", {str(path)!r}]) == 0
+        assert "torch" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True)
