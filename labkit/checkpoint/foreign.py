@@ -18,7 +18,7 @@ from labkit.checkpoint.config_file import read_config_fields
 from labkit.checkpoint.layouts import CONV1D, NameMap, check_names, infer_sizes
 from labkit.checkpoint.names import unwrap
 from labkit.checkpoint.plan import WEIGHT_DTYPES, Stored, plan_parameters
-from labkit.checkpoint.read import PICKLES, choose_config
+from labkit.checkpoint.read import PICKLES, check_tied, choose_config
 from labkit.checkpoint.records import Checkpoint, LoadReport, TensorRow, Use
 from labkit.config import parameter_shapes, parse_config
 from labkit.errors import CheckpointError, ConfigError, FileAccessError, MissingFileError
@@ -79,13 +79,8 @@ def read_pickled(source: str | Path, *, config: Mapping[str, Any] | None = None,
     wanted, notes = choose_config(_folder(Path(source)), config, stored)
     plan = plan_parameters(stored, wanted, where=state.where, untie=untie)
     if plan.compare_head is not None:
-        wte, head = (state.tensors[name] for name in plan.compare_head)  # each [vocab, n_embd]
-        if not torch.equal(wte, head):
-            raise CheckpointError(
-                "tie_word_embeddings is true, but lm_head.weight and wte.weight are stored and differ",
-                where=state.where,
-                fix="if the flag is stale, untie=True loads the stored head",
-            )
+        wte, head = plan.compare_head
+        check_tied(state.tensors[wte], state.tensors[head], state.where)
     left = {each.name: each for each in plan.left_out}
     parameter_of = {name: parameter for parameter, name in plan.sources.items()}
     rows = tuple(

@@ -56,7 +56,8 @@ def read_checkpoint(
         wanted, notes = choose_config(path, config, stored)
         plan = plan_parameters(stored, wanted, where=str(path), untie=untie)
         if plan.compare_head is not None:
-            _check_tied(snapshot, plan, str(path))
+            wte, head = plan.compare_head
+            check_tied(snapshot[wte], snapshot[head], str(path))
         report = LoadReport(
             folder=str(path),
             mode=mode,
@@ -112,14 +113,17 @@ def choose_config(
     return infer_config({each.name: each.shape for each in stored}, where=str(path))
 
 
-def _check_tied(snapshot: Snapshot, plan: Plan, where: str) -> None:
-    assert plan.compare_head is not None
-    wte, head = (snapshot[name] for name in plan.compare_head)  # each [vocab, n_embd]
+def check_tied(wte: Tensor, head: Tensor, where: str) -> None:
+    """Raise ``CheckpointError`` unless a stored head [vocab, n_embd] is wte bit for bit."""
     if wte.dtype == head.dtype and _same_values(wte, head):
         return
     if wte.dtype == head.dtype:
         rows = (wte != head).any(dim=1).nonzero()  # [rows that differ, 1]
-        found = f"{len(rows)} of {wte.shape[0]} rows differ, the first is row {int(rows[0])}"
+        found = (
+            f"{len(rows)} of {wte.shape[0]} rows differ, the first is row {int(rows[0])}"
+            if len(rows)
+            else "zeros' signs"
+        )
     else:
         found = f"dtypes {wte.dtype} and {head.dtype}"
     raise CheckpointError(
