@@ -3,6 +3,7 @@
 import pickle
 import random
 import string
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +17,7 @@ from labkit.tokenizer.classes import CODE_POINTS
 from labkit.tokenizer.giants import merge_by_heap, merge_everywhere
 from labkit.tokenizer.pairs import PairTable
 from labkit.tokenizer.rounds import merge_rows
+from labkit.tokenizer.train import train
 from labkit.tokenizer.windows import merge_by_windows
 from tests.oracles.greedy_bpe import GreedyEncoder
 from tests.oracles.peer_tokenizers import tiktoken_gpt2, tokenizers_gpt2
@@ -149,6 +151,25 @@ def test_roads_for_one_piece_agree(gpt2: Tokenizer) -> None:
 def test_windows_find_common_tokens_in_random_letters(gpt2: Tokenizer) -> None:
     piece = "".join(random.Random(6).choices(string.ascii_lowercase, k=3000)).encode()
     assert merge_by_windows(piece, PairTable(gpt2.vocabulary)) == tiktoken_gpt2().encode_ordinary(piece.decode())
+
+
+def test_windows_on_small_vocabularies_with_long_tokens() -> None:
+    """Random merges over two letters: tokens reach from window to window, and many windows share none."""
+    stitched = 0
+    for seed in range(120):
+        source = random.Random(seed)
+        words = Counter(
+            {"".join(source.choices("ab", [3, 1], k=source.randrange(2, 40))).encode(): 2 for _ in range(8)}
+        )
+        pairs = PairTable(train(words, vocabulary_size=257 + source.randrange(3, 60), special_tokens=()))
+        for _ in range(8):
+            piece = "".join(source.choices("ab", [3, 1], k=source.randrange(65, 400))).encode()
+            ids = pairs.byte_ids[np.frombuffer(piece, np.uint8)]
+            expected = merge_by_heap(ids.tolist(), pairs.ranks(ids[:-1], ids[1:]).tolist(), pairs)
+            found = merge_by_windows(piece, pairs)
+            stitched += found is not None
+            assert found in (None, expected), (seed, piece)
+    assert stitched > 100
 
 
 def test_greedy_longest_match_agrees(gpt2: Tokenizer) -> None:

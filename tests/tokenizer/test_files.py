@@ -170,7 +170,8 @@ def test_merges_with_nul_do_not_reach_into_the_padding(make_folder: MakeFolder) 
     """Rows of bytes are padded with NUL, which here would merge with what stands before it."""
     folder = make_folder([("b", "Ā"), ("Ā", "Ā"), ("ĀĀ", "Ā"), ("a", "b")])
     tokenizer = Tokenizer.from_folder(folder)
-    for text in ("ab", "b b ab abb", "\0" * 11 + "b\0\0b", "ab cb" * 800, "b\0a" * 900):
+    many = " ".join(a + b + c for a in "abcde" for b in "xbyz" for c in "b1b2b")  # enough for rows side by side
+    for text in (many, "ab", "b b ab abb", "\0" * 11 + "b\0\0b", "ab cb" * 800, "b\0a" * 900):
         assert tokenizer.encode(text) == peer_ids(folder, text)
         assert tokenizer.encode_array(text).tolist() == peer_ids(folder, text)
 
