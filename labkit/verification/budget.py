@@ -58,6 +58,16 @@ def storage_uncertainty(value: Tensor, stored: torch.dtype, precision: Precision
     return INPUT_FACTOR * unit_roundoff(stored) * value.abs() + smallest(stored)
 
 
+def as_stored(value: Tensor, stored: torch.dtype, precision: Precision) -> Tensor:
+    """The value as it would have been recorded: rounded where it was stored in a narrower dtype than it was computed in.
+
+    Storing rounds as a mistake of that dtype would, so both have to be replayed with it.
+    """
+    if unit_roundoff(stored) <= unit_roundoff(precision.compute):
+        return value
+    return value.to(stored).double()
+
+
 def compared(tap: str, inputs: Inputs) -> Tensor:
     """bool, broadcasts to the tap's shape: the elements that mean something.
 

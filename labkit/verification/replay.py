@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labkit.verification.budget import compared, storage_uncertainty
+from labkit.verification.budget import as_stored, compared, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
 from labkit.verification.verdict import expect_locally, share_of
@@ -27,6 +27,9 @@ SUBTLE = 60.0
 
 SLOPE_SLACK = 0.25
 """A fault below the budget must be of the hypothesis's own size: regression slope 1 to within this much."""
+
+MAX_SPAN = 30
+"""Stages between recorded taps (two blocks) up to which mistakes are replayed: each replay runs all of them again."""
 
 CauseKind = Literal["named", "tie", "unknown", "shape", "non-finite"]
 
@@ -108,7 +111,9 @@ class Replay:
         return fits
 
     def _sites(self, where: str) -> tuple[str, ...]:
-        """The first tap of each site that an observed tap covers."""
+        """The first tap of each site that an observed tap covers; none where it covers too many stages to replay."""
+        if len(self._covered(where)) > MAX_SPAN:
+            return ()
         return tuple(dict.fromkeys(site_taps(name)[0] for name in self._covered(where)))
 
     def _covered(self, where: str) -> tuple[str, ...]:
@@ -126,9 +131,8 @@ class Replay:
             expected = expect_locally(stages[tap], stages, scene.candidate, scene.precision)
             budget = expected.budget + storage_uncertainty(expected.output, actual.dtype, scene.precision)
             mask = compared(tap, scene.inputs).expand(actual.shape)
-            parts.append(
-                (actual.double()[mask], expected.output.expand(actual.shape)[mask], budget.expand(actual.shape)[mask])
-            )
+            output = as_stored(expected.output, actual.dtype, scene.precision).expand(actual.shape)
+            parts.append((actual.double()[mask], output[mask], budget.expand(actual.shape)[mask]))
         actual, output, budget = (torch.cat(each) for each in zip(*parts, strict=True))
         shared = scene.config.n_embd if any(site_of(tap) == "ln" for tap in observed) else 1
         return Residuals(actual, output, budget, int((budget > 0).sum()) // shared)
@@ -191,6 +195,8 @@ class Replay:
             hypothesis = known[fit.name]
             evidence = hypothesis.evidence(self.scene, where) if hypothesis.evidence is not None else ""
             causes.append(f"{hypothesis.cause} [{fit.name}]" + (f", {evidence}" if evidence else ""))
+        if not causes and len(self._covered(where)) > MAX_SPAN:
+            return f"it lies in one of {len(self._covered(where))} stages, too many to replay the known faults in"
         if not causes:
             return "none of the known faults reproduces it"
         return causes[0] if len(causes) == 1 else "any of these reproduces it: " + "; ".join(causes)

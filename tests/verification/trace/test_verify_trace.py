@@ -16,6 +16,7 @@ from labkit.verification.precision import Precision
 from labkit.verification.trace import TraceMetadata
 from labkit.verification.trace_record import Recorded, record_trace
 from labkit.verification.verify_trace import verify_trace
+from tests.oracles import random_checkpoint
 
 PADDED = [[5, 17, 3, 96, 42, 7, 80, 9], [11, 2, 8]]
 
@@ -45,6 +46,23 @@ def test_float32_arithmetic_stored_narrower_passes(
     report = verify_trace(save(tensors, clean.metadata), checkpoint)
     assert report.verdict == "same", str(report)
     assert report.dtype == "float32"
+
+
+def test_storing_in_float16_is_no_softmax_in_float16(tmp_path: Path, save: Callable[..., Path]) -> None:
+    """Rounding the recorded pattern is what that mistake would do: it is not taken for it."""
+    fields = random_checkpoint.random_fields(3)
+    random_checkpoint.write(tmp_path / "checkpoint", seed=3, **fields)
+    recorded = record_trace(tmp_path / "checkpoint", engine="labkit", ids=[list(range(20, 32)), [5, 6, 7]], steps=2)
+    tensors = {n: t.half() if t.is_floating_point() else t for n, t in recorded.tensors.items()}
+    assert verify_trace(save(tensors, recorded.metadata), tmp_path / "checkpoint").verdict == "same"
+
+
+def test_a_fault_shows_through_a_narrower_dtype(checkpoint: Path, save: Callable[..., Path]) -> None:
+    recorded = record_trace(checkpoint, engine="labkit", ids=PADDED, plant=["qkv-order:1"])
+    tensors = {n: t.bfloat16() if t.is_floating_point() else t for n, t in recorded.tensors.items()}
+    report = verify_trace(save(tensors, recorded.metadata), checkpoint)
+    assert report.origins[0] == "h.1.attn.q"
+    assert report.findings[0].kind == "named"
 
 
 def test_the_precision_is_the_one_declared(checkpoint: Path, record: Callable[..., Path]) -> None:
@@ -93,6 +111,7 @@ def test_logits_alone_tell_that_something_is_wrong(checkpoint: Path, record: Cal
     report = verify_trace(record(taps=["logits"], plant=["qkv-order:0"]), checkpoint)
     assert (report.origins, report.verdict) == (("logits",), "differs")
     assert "from the token ids on" in report.notes[-1]
+    assert "it lies in one of 47 stages, too many to replay" in report.findings[0].text
 
 
 def test_padding_is_left_out_and_padded_keys_attended_are_found(checkpoint: Path, save: Callable[..., Path]) -> None:
