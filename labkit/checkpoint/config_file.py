@@ -1,7 +1,7 @@
 """A folder's config.json -> ``GPT2Config`` and what to say about it; without one, sizes from the tensors' shapes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from labkit.checkpoint.names import block_of, parse_name
 from labkit.config import GPT2Config, config_notes, parse_config
 from labkit.errors import CheckpointError, ConfigError, FileAccessError, MissingFileError
 
+_CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 ASSUMED_HEAD_DIM = 64
 """Elements a head has in every GPT-2 that OpenAI released; nothing in the tensors' shapes tells it."""
 
@@ -39,10 +40,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_config(path: Path) -> tuple[GPT2Config, tuple[str, ...]]:
-    """The config in the file ``path``, and what it took from elsewhere than a field's own key."""
+def read_config(path: Path, stored: Collection[str]) -> tuple[GPT2Config, tuple[str, ...]]:
+    """The config in the file ``path``, what it took from elsewhere than a field's own key, and whether it knows the
+    dtypes in which the weights are ``stored``."""
     fields = read_config_fields(path)
-    return parse_config(fields, where=path), config_notes(fields)
+    return parse_config(fields, where=path), (*config_notes(fields), *_dtype_notes(fields, stored))
+
+
+def _dtype_notes(fields: Mapping[str, Any], stored: Collection[str]) -> tuple[str, ...]:
+    key = "dtype" if "dtype" in fields else "torch_dtype"
+    if fields.get(key) is None or set(stored) == {_CODES.get(str(fields[key]))}:
+        return ()
+    return (f"config.json states {key} {fields[key]!r}, the weights are stored as {', '.join(sorted(stored))}",)
 
 
 def infer_config(shapes: Mapping[str, tuple[int, ...]], *, where: str) -> tuple[GPT2Config, tuple[str, ...]]:

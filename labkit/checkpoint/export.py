@@ -257,7 +257,7 @@ def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR)  # Windows flushes only what may be written
     try:
         os.fsync(handle)
     finally:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from labkit.checkpoint.config_file import infer_config, read_config
+from labkit.checkpoint.names import parse_name
 from labkit.checkpoint.plan import Plan, Stored, plan_parameters
 from labkit.checkpoint.records import Checkpoint, LoadReport, TensorRow, Use
 from labkit.checkpoint.vocabulary import vocabulary_notes
-from labkit.config import GPT2Config, parse_config
+from labkit.config import GPT2Config, config_notes, parse_config
 from labkit.errors import CheckpointError, MissingFileError, UnknownNameError
 from labkit.storage import Snapshot, open_snapshot
 
@@ -103,13 +104,15 @@ def choose_config(
     if isinstance(given, GPT2Config):
         return given, ("the config was given by the caller",)
     if isinstance(given, Mapping):
-        return parse_config(given, where="the given config"), ("the config was given by the caller",)
+        config = parse_config(given, where="the given config")
+        return config, ("the config was given by the caller", *config_notes(given))
+    dtypes = {each.dtype for each in stored if parse_name(each.name).kind == "parameter"}
     if given is not None:
-        config, notes = read_config(Path(given))
+        config, notes = read_config(Path(given), dtypes)
         return config, (f"the config is {given}", *notes)
     beside = (path.parent if path.is_file() else path) / "config.json"
     if beside.exists():
-        return read_config(beside)
+        return read_config(beside, dtypes)
     return infer_config({each.name: each.shape for each in stored}, where=str(path))
 
 

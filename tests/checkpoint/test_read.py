@@ -235,9 +235,11 @@ def test_old_and_shared_keys_are_understood_and_said(folder: Path) -> None:
     for old, new in (("n_ctx", "n_positions"), ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head")):
         fields[old] = fields.pop(new)
     del fields["layer_norm_epsilon"]
+    del fields["dtype"]
     fields["torch_dtype"] = "float16"
     path.write_text(json.dumps(fields))
     checkpoint = read_checkpoint(folder)
+    assert "config.json states torch_dtype 'float16', the weights are stored as F32" in str(checkpoint.report)
     assert (checkpoint.config.n_positions, checkpoint.config.n_layer, checkpoint.config.n_head) == (32, 3, 3)
     said = str(checkpoint.report)
     assert "n_positions is not stated: 32 is taken from n_ctx" in said
