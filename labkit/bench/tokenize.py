@@ -23,6 +23,7 @@ from labkit.errors import ArgumentError
 from labkit.tokenizer import Tokenizer
 from labkit.tokenizer.files import find_gpt2
 from labkit.tokenizer.parity import PATTERN, tokenizers_encode
+from labkit.tokenizer.train import END_OF_TEXT, count_pieces, train
 from labkit.tokenizer.vocabulary import Vocabulary
 
 GOALS: Final = {"english": (5.0, 2.0), "code": (5.0, 2.0), "many scripts": (4.0, None)}  # warm, cold
@@ -107,6 +108,7 @@ def bench_tokenize(files: Sequence[Path] = (), *, rounds: int = 7, say: Say | No
         "decoding": lambda: _decoding(first, sides, rounds),
         "hostile texts": lambda: _hostile(sides, rounds),
         "loading": lambda: _loading(rounds),
+        "training": lambda: _training(first, min(rounds, 3)),
         "two processes": lambda: _two_processes(first, rounds),
         "memory": lambda: _memory(first),
     }
@@ -253,6 +255,33 @@ def _loading(rounds: int) -> list[Measure]:
     seconds = take_turns({"peer": build_tiktoken, "ours": lambda: Tokenizer.gpt2().prepare()}, rounds)
     value = seconds["ours"] / seconds["peer"]
     return [Measure(name="loading, our time over tiktoken's", value=value, unit="", most=1.0)]
+
+
+def _training(text: str, rounds: int) -> list[Measure]:
+    """A vocabulary of 4,000 on a megabyte, by lines, as tokenizers' trainer takes files."""
+    from tokenizers import Tokenizer as Peer
+    from tokenizers import models, pre_tokenizers, trainers
+
+    size, lines = 4000, text[:1_000_000].splitlines(keepends=True)
+
+    def theirs() -> None:
+        peer = Peer(models.BPE())
+        peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            min_frequency=2,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        peer.train_from_iterator(lines, trainer)
+
+    seconds = take_turns({"peer": theirs, "ours": lambda: train(count_pieces(lines), vocabulary_size=size)}, rounds)
+    return [
+        Measure(
+            name="training beside tokenizers' trainer", value=seconds["peer"] / seconds["ours"], unit="x", least=0.2
+        )
+    ]
 
 
 _WORKER: dict[str, tuple[Tokenizer, str]] = {}

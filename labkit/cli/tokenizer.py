@@ -52,7 +52,8 @@ def encode(
     json_to: Json = None,
     special_tokens: Special = "plain",
     allow: Annotated[list[str] | None, typer.Option(help="Allow this special token; others are refused.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="A table of tokens, bytes and places.")] = False,  # noqa: FBT002
+    *,
+    show: Annotated[bool, typer.Option("--show", help="A table of tokens, bytes and places.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Encode --file into this .npy or .safetensors file, of any size.")
     ] = None,

@@ -74,7 +74,7 @@ class Tokenizer:
 
     def prepare(self) -> Self:
         """Build the tables of the fast roads now, which otherwise the first call does."""
-        self._bulk, self._short, self._tokens  # noqa: B018
+        _ = self._bulk, self._short, self._tokens
         return self
 
     @property

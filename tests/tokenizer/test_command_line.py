@@ -154,7 +154,7 @@ def test_bench_on_a_small_text(tmp_path: Path, capsys: Capture, monkeypatch: pyt
     fields = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert code == fields["return_code"]
     assert code in (0, 1)
-    assert len(fields["measures"]) == 11
+    assert len(fields["measures"]) == 12
     assert "text.txt, warm, array" in capsys.readouterr().out
 
 
