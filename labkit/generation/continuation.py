@@ -90,7 +90,7 @@ def make_decoder(model: GPT2, *, batch: int, capacity: int, cached: bool, lookup
         return WholeText(model)
     if model.device.type == "cuda" and not lookup:
         return GraphDecoder(model, batch=batch, capacity=capacity)
-    return FastDecoder(model, batch=batch, capacity=capacity)
+    return FastDecoder(model, batch=batch, capacity=capacity, drafts=lookup)
 
 
 def _for_lookup(decoder: Decoder, prompts: Sequence[Sequence[int]], settings: Settings) -> FastDecoder:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labkit.generation.cache import KVCache
-from labkit.generation.prepared import prepare
+from labkit.generation.prepared import Prepared, prepare
 from labkit.model import GPT2
 
 
@@ -95,10 +95,11 @@ class FastDecoder:
     4
     """
 
-    def __init__(self, model: GPT2, *, batch: int = 1, capacity: int | None = None) -> None:
+    def __init__(self, model: GPT2, *, batch: int = 1, capacity: int | None = None, drafts: bool = False) -> None:
         config = model.config
         capacity = min(capacity or config.n_positions, config.n_positions)
         self.prepared = prepare(model)
+        self._shared = self.prepared.packed if batch > 1 or drafts else self.prepared  # for passes over several rows
         self.batch, self.device = batch, model.device
         self.cache = KVCache(config, capacity=capacity, batch=batch, dtype=model.dtype, device=model.device)
         by_block = self.cache.table.view(config.n_layer, 2, *self.cache.table.shape[1:])
@@ -126,14 +127,14 @@ class FastDecoder:
             padded = torch.zeros(len(rows), self.cache.capacity, dtype=self.cache.table.dtype, device=self.device)
             padded.masked_fill_(places < self.padding[:, None], -math.inf)  # [batch, pos]
             self.padded = padded[:, None, None]  # [batch, 1, 1, pos]
-        stream = self._read(ids)  # [batch, pos, n_embd]
-        return self.logits(stream[:, -1])  # [batch, vocab]
+        stream = self._read(ids)[:, -1]  # [batch, n_embd]
+        return logits(self.prepared if len(rows) == 1 else self._shared, stream)  # [batch, vocab]
 
     @torch.inference_mode()
     def extend(self, ids: Tensor) -> Tensor:
         """Read several more tokens of each row, ids [batch, pos]; logits [batch, pos, vocab] after each."""
         stream = self._read(ids)  # [batch, pos, n_embd]
-        return self.logits(stream.flatten(0, 1)).view(*ids.shape, -1)  # [batch, pos, vocab]
+        return logits(self._shared, stream.flatten(0, 1)).view(*ids.shape, -1)  # [batch, pos, vocab]
 
     @torch.inference_mode()
     def step(self, ids: Tensor) -> Tensor:
@@ -149,10 +150,14 @@ class FastDecoder:
         if self.padded is not None:
             mask = mask + self.padded[..., :bucket]  # [batch, 1, 1, pos_k]
         with _without_onednn() if self._single_bfloat16 else _AS_IT_IS:
-            stream = self.layers(stream, self.rows, lambda i, kv: places[i].copy_(kv), self.views(bucket), mask)
-            logits = self.logits(stream)  # [batch, vocab]
+            result = self.new_rows(stream, lambda i, kv: places[i].copy_(kv), self.views(bucket), mask)
         self.cache.length = end
-        return logits
+        return result
+
+    def new_rows(self, stream: Tensor, store: Store, table: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """One new position of each row through every block: stream [batch, n_embd] -> logits [batch, vocab]."""
+        prepared = self.prepared if self.batch == 1 else self._shared
+        return logits(prepared, layers(prepared, stream, self.rows, store, table, mask))
 
     def bucket(self, positions: int) -> int:
         """How many places a step attends over where so many are filled."""
@@ -163,36 +168,6 @@ class FastDecoder:
         if bucket not in self._views:
             self._views[bucket] = self.cache.table[..., :bucket, :].unbind()
         return self._views[bucket]
-
-    def layers(
-        self, stream: Tensor, rows: "Rows", store: Store, table: Sequence[Tensor], mask: Tensor | None
-    ) -> Tensor:
-        """Every block over new positions: stream [batch * pos, n_embd] in and out."""
-        prepared, layer_norm, addmm = self.prepared, torch.layer_norm, torch.addmm
-        shape, epsilon = [prepared.config.n_embd], prepared.config.layer_norm_epsilon
-        attend, activate = self._attend, prepared.activation
-        for i, block in enumerate(prepared.blocks):
-            normed = layer_norm(stream, shape, *block.ln_1, epsilon)  # [batch * pos, n_embd]
-            bias, weight = block.c_attn
-            addmm(bias, normed, weight, out=rows.packed)  # [batch * pos, 3 * n_embd]
-            store(i, rows.kv)
-            z = attend(rows.q, table[2 * i], table[2 * i + 1], mask, block.scale)  # [batch, head, pos, head_dim]
-            merged = z.transpose(1, 2).reshape(stream.shape)  # [batch * pos, n_embd]
-            bias, weight = block.attn_c_proj
-            stream += addmm(bias, merged, weight)  # [batch * pos, n_embd]
-            normed = layer_norm(stream, shape, *block.ln_2, epsilon)  # [batch * pos, n_embd]
-            bias, weight = block.c_fc
-            post = activate(addmm(bias, normed, weight))  # [batch * pos, n_inner]
-            bias, weight = block.mlp_c_proj
-            stream += addmm(bias, post, weight)  # [batch * pos, n_embd]
-        return stream
-
-    def logits(self, stream: Tensor) -> Tensor:
-        """The final norm and the head: stream [rows, n_embd] -> [rows, vocab]."""
-        prepared = self.prepared
-        epsilon = prepared.config.layer_norm_epsilon
-        normed = torch.layer_norm(stream, [prepared.config.n_embd], *prepared.ln_f, epsilon)  # [rows, n_embd]
-        return torch.mm(normed, prepared.head)  # [rows, vocab]
 
     def _read(self, ids: Tensor) -> Tensor:
         batch, count = ids.shape
@@ -207,7 +182,7 @@ class FastDecoder:
         rows = Rows(batch, count, self.prepared.config.n_head, self.prepared.wte)
         flat = stream.view(batch * count, -1)  # [batch * pos, n_embd]
         mask = self._mask(start, end)
-        flat = self.layers(flat, rows, lambda i, kv: places[i].copy_(kv), table, mask)  # [batch * pos, n_embd]
+        flat = layers(self._shared, flat, rows, lambda i, kv: places[i].copy_(kv), table, mask)  # [batch * pos, n_embd]
         self.cache.length = end
         return flat.view(batch, count, -1)  # [batch, pos, n_embd]
 
@@ -220,15 +195,47 @@ class FastDecoder:
         itself = causal & ~causal.tril(start - 1)  # [pos_q, pos_k]: a row of padding sees itself, so that it is finite
         return (causal & (self.padded[..., :end] == 0)) | itself  # [batch, 1, pos_q, pos_k]
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        if self.prepared.upcast:
-            dtype, mask = v.dtype, mask if mask is None or mask.dtype == torch.bool else mask.float()
-            return self._fused(q.float(), k.float(), v.float(), mask, scale).to(dtype)
-        return self._fused(q, k, v, mask, scale)  # [batch, head, pos, head_dim]
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        causal = mask is None and q.shape[2] > 1
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+def layers(
+    prepared: Prepared, stream: Tensor, rows: "Rows", store: Store, table: Sequence[Tensor], mask: Tensor | None
+) -> Tensor:
+    """Every block over new positions: stream [batch * pos, n_embd] in and out."""
+    layer_norm, product, activate = torch.layer_norm, prepared.product, prepared.activation
+    shape, epsilon = [prepared.config.n_embd], prepared.config.layer_norm_epsilon
+    attend = _attend_in_float32 if prepared.upcast else _attend
+    for i, block in enumerate(prepared.blocks):
+        normed = layer_norm(stream, shape, *block.ln_1, epsilon)  # [batch * pos, n_embd]
+        bias, weight = block.c_attn
+        product(bias, normed, weight, out=rows.packed)  # [batch * pos, 3 * n_embd]
+        store(i, rows.kv)
+        z = attend(rows.q, table[2 * i], table[2 * i + 1], mask, block.scale)  # [batch, head, pos, head_dim]
+        merged = z.transpose(1, 2).reshape(stream.shape)  # [batch * pos, n_embd]
+        bias, weight = block.attn_c_proj
+        stream += product(bias, merged, weight)  # [batch * pos, n_embd]
+        normed = layer_norm(stream, shape, *block.ln_2, epsilon)  # [batch * pos, n_embd]
+        bias, weight = block.c_fc
+        post = activate(product(bias, normed, weight))  # [batch * pos, n_inner]
+        bias, weight = block.mlp_c_proj
+        stream += product(bias, post, weight)  # [batch * pos, n_embd]
+    return stream
+
+
+def logits(prepared: Prepared, stream: Tensor) -> Tensor:
+    """The final norm and the head: stream [rows, n_embd] -> [rows, vocab]."""
+    config = prepared.config
+    normed = torch.layer_norm(stream, [config.n_embd], *prepared.ln_f, config.layer_norm_epsilon)  # [rows, n_embd]
+    return prepared.unembed(normed, prepared.head)  # [rows, vocab]
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    causal = mask is None and q.shape[2] > 1
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+
+
+def _attend_in_float32(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.float()
+    return _attend(q.float(), k.float(), v.float(), mask, scale).to(v.dtype)  # [batch, head, pos, head_dim]
 
 
 class Rows:

@@ -78,8 +78,7 @@ class GraphDecoder:
         mask = torch.where(visible, self._zero, self._unseen)[None]  # [1, pos_k]
         if decoder.padded is not None:
             mask = mask + decoder.padded[..., :bucket]  # [batch, 1, 1, pos_k]
-        stream = decoder.layers(stream, decoder.rows, self._store, decoder.views(bucket), mask)  # [batch, n_embd]
-        self._logits.copy_(decoder.logits(stream))
+        self._logits.copy_(decoder.new_rows(stream, self._store, decoder.views(bucket), mask))
 
     def _store(self, block: int, kv: Tensor) -> None:
         self._decoder.by_block[block].index_copy_(3, self._position, kv)

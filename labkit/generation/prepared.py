@@ -5,13 +5,16 @@ float32 as [in, out] (Conv1D's own layout, so only the head is turned), bfloat16
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
+from labkit.generation.packed import available, pack, packed_product, packed_unembed
 from labkit.model import GPT2
 from labkit.model.operations import activation
 
@@ -19,6 +22,12 @@ HALF = (torch.bfloat16, torch.float16)
 """Dtypes whose matrices lie [out, in]."""
 
 Pair = tuple[Tensor, Tensor]
+
+
+class Product(Protocol):
+    """x @ weight + bias."""
+
+    def __call__(self, bias: Tensor, x: Tensor, weight: Tensor, /, *, out: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +54,31 @@ class Prepared:
     ln_f: Pair
     head: Tensor  # [n_embd, vocab]
     activation: Callable[[Tensor], Tensor]
+    product: Product  # of (bias, x, weight), as torch.addmm
+    unembed: Callable[[Tensor, Tensor], Tensor]  # of (x, head), as torch.mm
     upcast: bool  # attention in float32 although the weights are shorter
     state: tuple[int, ...]  # how often each parameter had been written to when it was prepared
+
+    @cached_property
+    def packed(self) -> "Prepared":
+        """The same with every product packed for passes over several rows, where that can be; made at first use."""
+        if not available(self.head):
+            return self
+
+        def product(pair: Pair) -> Pair:
+            return pair[0], pack(pair[1])
+
+        blocks = tuple(
+            replace(
+                block,
+                c_attn=product(block.c_attn),
+                attn_c_proj=product(block.attn_c_proj),
+                c_fc=product(block.c_fc),
+                mlp_c_proj=product(block.mlp_c_proj),
+            )
+            for block in self.blocks
+        )
+        return replace(self, blocks=blocks, head=pack(self.head), product=packed_product, unembed=packed_unembed)
 
     @property
     def nbytes_per_token(self) -> int:
@@ -97,6 +129,8 @@ def _prepare(model: GPT2, state: tuple[int, ...]) -> Prepared:
         ln_f=norm("ln_f"),
         head=lay_out(head.t()),
         activation=activation(config.activation_function),
+        product=torch.addmm,
+        unembed=torch.mm,
         upcast=config.reorder_and_upcast_attn and model.dtype in HALF,
         state=state,
     )

@@ -11,6 +11,7 @@ from labkit.config import GPT2Config
 from labkit.errors import OutOfRangeError
 from labkit.generation.cache import KVCache
 from labkit.generation.decoder import FastDecoder, WholeText
+from labkit.generation.prepared import prepare
 from labkit.load import load_gpt2
 from labkit.model import GPT2
 from tests.oracles.random_checkpoint import random_fields, write
@@ -55,11 +56,28 @@ def test_upcast_attention_in_half_precision(tmp_path: Path) -> None:
     assert worst(fast.step(torch.tensor([3])), whole.step(torch.tensor([3]))) < 0.06
 
 
+@pytest.mark.parametrize("build_has_onednn", [True, False])
+def test_packed_and_plain_products_agree(
+    random_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    build_has_onednn: bool,  # noqa: FBT001
+) -> None:
+    if not build_has_onednn:
+        monkeypatch.setattr("labkit.generation.prepared.available", lambda _: False)
+    model = load_gpt2(random_folder)
+    assert (prepare(model).packed is prepare(model)) != build_has_onednn
+    drafts, plain = FastDecoder(model, drafts=True), FastDecoder(model)
+    assert worst(drafts.prefill([[5, 6, 7]]), plain.prefill([[5, 6, 7]])) < 1e-5
+    more = torch.tensor([[9, 2, 6, 5]])
+    assert worst(drafts.extend(more)[0], plain.extend(more)[0]) < 1e-5
+    assert torch.equal(prepare(model).packed.blocks[0].ln_1[0], prepare(model).blocks[0].ln_1[0])
+
+
 @pytest.mark.parametrize("change", ["skip a block", "position off by one", "padding seen"])
 def test_the_comparison_sees_a_planted_fault(random_model: GPT2, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     fast, whole = FastDecoder(random_model, batch=2), WholeText(random_model)
     if change == "skip a block":
-        monkeypatch.setattr(fast, "prepared", replace(fast.prepared, blocks=fast.prepared.blocks[:-1]))
+        monkeypatch.setattr(fast, "_shared", replace(fast._shared, blocks=fast._shared.blocks[:-1]))
     if change == "position off by one":
         monkeypatch.setattr(fast, "prepared", replace(fast.prepared, wpe=fast.prepared.wpe.roll(1, 0)))
     rows = [[5], [7, 8, 9]]

@@ -177,7 +177,7 @@ def test_a_break_inside_a_pass_leaves_the_model_usable(random_model: GPT2, monke
         raise KeyboardInterrupt("stop")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FastDecoder, "logits", interrupt)
+        patch.setattr(FastDecoder, "new_rows", interrupt)
         with pytest.raises(KeyboardInterrupt, match="stop"):
             next(iter(run))
     assert tuple(token.id for token in tokens) == run.result().ids == expected.ids[:4]
