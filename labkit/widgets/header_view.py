@@ -58,7 +58,7 @@ def header_view(header: Header, *, search: str, sort: str, page: int, chosen: st
     pages = max(-(-len(names) // PAGE), 1)
     page = min(max(page, 0), pages - 1)
     return HeaderView(
-        file=header.name,
+        file=header.path.name,
         facts=[
             ["size", f"{header.file_nbytes:,} bytes"],
             ["header length", f"{header.header_nbytes:,} bytes, {header.padding_nbytes:,} of them padding"],

@@ -88,7 +88,7 @@ def hex_view(file: ByteView, *, top: int, at: int, count: int, search: str) -> H
     if search:
         names = [name for name in names if search.casefold() in name.casefold()]
     return HexView(
-        file=file.header.name,
+        file=file.header.path.name,
         nbytes=nbytes,
         top=first * ROW_NBYTES,
         at=at,
