@@ -76,5 +76,10 @@ TASKS: dict[str, Task] = {
             13: "there is no stored head",
         },
     ),
+    "10.1": number_task(
+        "How many tensors of the embedded checkpoint keep their shape and change their values in layout linear?",
+        4,
+        {16: "most of these have another shape as well", 12: "these have another shape", 1: "there are several blocks"},
+    ),
     "08.1": Task(question="Write pattern(scores) for one head, with the causal mask.", judge=judge_causal),
 }

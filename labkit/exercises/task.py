@@ -16,6 +16,7 @@ ROOMS = {
     "05": "labkit.exercises.engine_tasks",
     "07": "labkit.exercises.token_tasks",
     "08": "labkit.exercises.model_tasks",
+    "10": "labkit.exercises.model_tasks",
 }
 """Where the tasks of each notebook are."""
 

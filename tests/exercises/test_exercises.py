@@ -83,6 +83,7 @@ RIGHT: dict[str, Any] = {
     "07.1": top_p,
     "07.2": 75_497_472,
     "08.1": pattern,
+    "10.1": 4,
 }
 WRONG: list[tuple[str, Any, str]] = [
     ("00.1", "h.2.attn.out", "wrong already"),
@@ -107,6 +108,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("07.1", lambda probabilities, p: probabilities, "too many"),
     ("07.2", 37_748_736, "keys and values"),
     ("08.1", lambda scores: scores.softmax(-1), "future"),
+    ("10.1", 16, "another shape"),
     ("08.1", lambda scores: scores.softmax(-1).tril(), "add up to 1"),
 ]
 
