@@ -1,12 +1,16 @@
 """``labkit verify``: one checkpoint, labkit and transformers side by side."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labkit.cli.console import progress, write_json
 from labkit.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from labkit.verification.links import Link
+    from labkit.verification.report import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +38,9 @@ def verify(
     recheck: Annotated[
         Path | None, typer.Option(help="Run this certificate again and say whether all is as it was.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as one offline page to this file.")
+    ] = None,
     json: Annotated[
         str | None, typer.Option(help="Write the report as JSON to this file (- for standard output).")
     ] = None,
@@ -51,8 +58,10 @@ def verify(
         return _recheck(recheck, folder)
     rows = None if ids is None else [parse_ids(text) for text in ids]
     with progress() as say:
+        from labkit.report.links import chain_json, render_chain
         from labkit.report.verify import render_verification, verification_json
         from labkit.verification import verify as run
+        from labkit.verification.links import first_broken, whole_chain
         from labkit.verification.verify_trace import verify_trace
 
         if trace is not None:
@@ -67,13 +76,29 @@ def verify(
 
             say("looking for prompts that would show what these could not")
             write_json(certify(report, folder or embedded()), str(certificate))
+        say("the checkpoint's files, from bytes to ids")
+        links = whole_chain(report, folder)
+    if html is not None:
+        _write_page(html, report, links, folder)
     if json is not None:
-        write_json(verification_json(report), json)
+        write_json({**verification_json(report), "chain": chain_json(links)}, json)
     if json != "-":
         from rich.console import Console
 
-        Console().print(render_verification(report))
-    return report.return_code
+        Console().print(render_chain(links), render_verification(report), sep="\n")
+    return max(report.return_code, 1) if first_broken(links) else report.return_code
+
+
+def _write_page(path: Path, report: "Report", links: "tuple[Link, ...]", folder: Path | None) -> None:
+    from labkit.load import embedded
+    from labkit.report.html import verification_page
+    from labkit.storage.atomic import replacing
+    from labkit.verification.tensor_places import tensor_places
+
+    names = [name for finding in report.findings for name in finding.tensors]
+    page = verification_page(report, links=links, places=tensor_places(folder or embedded(), names))
+    with replacing(path) as file:
+        file.write(page.encode())
 
 
 def _recheck(path: Path, folder: Path | None) -> int:

@@ -24,11 +24,9 @@ def render_verification(report: Report) -> "RenderableType":
     lines: list[RenderableType] = [_title(report), stage_table(report.stages)]
     lines.append(Text("used: the error's share of what rounding explains, inherited included; here: of this operation"))
     if report.agreement is not None:
-        lines.append(Text(f"logits   {_agreement_line(report.agreement)}"))
-    lines += [
-        Text(f"tokens   prompt {number}: {_token_line(result)}") for number, result in enumerate(report.tokens, 1)
-    ]
-    lines.append(Text(f"controls {_control_line(report)}"))
+        lines.append(Text(f"logits   {agreement_line(report.agreement)}"))
+    lines += [Text(f"tokens   prompt {number}: {token_line(result)}") for number, result in enumerate(report.tokens, 1)]
+    lines.append(Text(f"controls {control_line(report)}"))
     lines += [Text(f"note     {note}") for note in report.notes]
     lines += [_finding(finding) for finding in report.findings]
     lines.append(Text(report.headline(), style=f"bold {COLOURS[report.verdict]}"))
@@ -61,20 +59,20 @@ def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
             stage.name,
             f"{stage.difference.max_abs:.1e}",
             f"{stage.difference.max_rel:.1e}",
-            _short(stage.difference.ulp),
+            short(stage.difference.ulp),
             f"{stage.budget:.1e}",
-            _short(stage.used),
-            _short(stage.local_used),
+            short(stage.used),
+            short(stage.local_used),
             stage.verdict + (f", {stage.cause}" if stage.cause else ""),
             style=None if stage.verdict == "same" else "red" if stage.cause != "inherited" else "yellow",
         )
     return table
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """A ratio in at most seven characters.
 
-    >>> _short(0.0312), _short(7.2), _short(1234567.0)
+    >>> short(0.0312), short(7.2), short(1234567.0)
     ('0.03', '7.2', '1.2e+06')
     """
     return (
@@ -88,7 +86,8 @@ def _short(value: float) -> str:
     )
 
 
-def _agreement_line(agreement: Agreement) -> str:
+def agreement_line(agreement: Agreement) -> str:
+    """How alike the logits are, in a sentence without its subject."""
     return (
         f"agree with the float64 truth: Pearson r {agreement.pearson:.9f}, "
         f"top-1 {agreement.top_1:.1%}, top-5 {agreement.top_5:.1%}, KL at most {agreement.kl_max:.1e} nats"
@@ -107,7 +106,8 @@ def _finding(finding: Finding) -> "RenderableType":
     return text
 
 
-def _token_line(result: TokenResult) -> str:
+def token_line(result: TokenResult) -> str:
+    """How far two greedy texts go together."""
     count = len(result.expected)
     if result.verdict == "same":
         return f"{count} of {count} greedy tokens equal ({len(set(result.actual))} distinct)"
@@ -117,7 +117,8 @@ def _token_line(result: TokenResult) -> str:
     )
 
 
-def _control_line(report: Report) -> str:
+def control_line(report: Report) -> str:
+    """What the controls showed."""
     controls = report.controls
     if controls.failures:
         return "; ".join(controls.failures)
