@@ -111,6 +111,18 @@ def test_shards_are_read_as_one(snapshot: Path, tmp_path: Path) -> None:
     assert len(shards) == len(list(tmp_path.glob("*.safetensors")))
 
 
+@pytest.mark.parametrize("spaces", [1, 3, 7])
+def test_tensors_that_are_not_aligned_compute_the_same(spaces: int, folder: Path, snapshot: Path) -> None:
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    longer = (length + spaces).to_bytes(8, "little")
+    path.write_bytes(longer + raw[8 : 8 + length] + b" " * spaces + raw[8 + length :])
+    model = load_gpt2(folder)  # as in the released file, whose data starts at an odd byte
+    assert model.parameters_by_name["wte.weight"].data_ptr() % 4 == spaces % 4
+    assert torch.equal(model(IDS), load_gpt2(snapshot)(IDS))
+
+
 def test_a_file_alone_is_read_with_the_config_beside_it(snapshot: Path) -> None:
     assert torch.equal(load_gpt2(snapshot / "model.safetensors")(IDS), load_gpt2(snapshot)(IDS))
 
