@@ -227,7 +227,7 @@ class Activation:
         return self.function(inputs[0])  # [batch, pos, n_inner]
 
     def rounding(self, output: Tensor, *inputs: Tensor) -> Rounding:
-        return Rounding(torch.zeros_like(output), 1, 4 * inputs[0].abs())
+        return Rounding(torch.zeros_like(output), 1, 8 * inputs[0].abs())
 
     def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
         return 1.13 * uncertain[0].expand_as(output)  # no slope of GELU, ReLU or SiLU exceeds 1.13
