@@ -124,7 +124,7 @@ def test_a_fault_breaks_the_later_links_only() -> None:
     report = labkit.verify(ids=[[5, 6, 7, 8]], plant="erf-gelu:2", tokens=0)
     taps, logits, tokens = report_links(report)
     assert (taps.verdict, logits.verdict, tokens.verdict) == ("broken", "broken", "not checked")
-    assert taps.detail == "h.2.mlp.post is the first of 24 beyond rounding"
+    assert taps.detail == "h.2.mlp.post is the first of 18 beyond rounding"
     assert chain_line(whole_chain(report)).endswith(f"> taps: broken at taps ({taps.detail})")
 
 
