@@ -5,6 +5,7 @@ hub's own cache already has is used where it lies. The transfer is huggingface_h
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ WELCOME = (
 )
 """Small files that are fetched where the repository has them."""
 
+_SHARD = re.compile(r"model-[\w.-]+\.safetensors", re.ASCII)  # no separator: a name must not leave the folder
 State = Literal["downloaded", "present", "hub cache"]
 Say = Callable[[str], None]
 
@@ -136,7 +138,7 @@ def choose_files(names: Iterable[str], *, where: str) -> list[str]:
     ['config.json', 'model.safetensors', 'vocab.json']
     """
     held = set(names)
-    shards = sorted(name for name in held if name.startswith("model-") and name.endswith(".safetensors"))
+    shards = sorted(name for name in held if _SHARD.fullmatch(name))
     weights = [WEIGHTS] if WEIGHTS in held else [INDEX, *shards] if INDEX in held else []
     if not weights:
         pickles = sorted(name for name in held if name.endswith((".bin", ".pt", ".ckpt")))

@@ -170,6 +170,8 @@ def test_a_repository_of_pickles_alone_is_refused() -> None:
         MissingFileError, match=r"no safetensors weights \(expected model\.safetensors, got pytorch_model\.bin"
     ):
         choose_files(["config.json", "pytorch_model.bin"], where="a/b")
+    with pytest.raises(MissingFileError, match="no safetensors weights"):
+        choose_files(["config.json", "model-/../../evil.safetensors", "../model.safetensors"], where="a/b")
     shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
     assert choose_files([*shards, "config.json", "rust_model.ot"], where="a/b") == [
         "config.json",
