@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Mode = Literal["mapped", "copy"]
-CHUNK_NBYTES = 1 << 24
+CHUNK_NBYTES = 1 << 22
 """Bytes that the streaming verbs hold of a tensor at a time."""
 WHOLE_NBYTES = 24
 """A number of bytes that every dtype fills with whole elements: a multiple of 8 (F64) and of 3 (F6)."""

@@ -1,8 +1,7 @@
 """Any byte of a file -> what it is: a part of the prefix, a JSON token of the header, padding, or an element of a tensor.
 
-In: a checked header and its text. Out: an ``Owner`` for an offset, and rows of bytes with their owners for a hex view. The
-header's tokens are found once, when a byte of the header is first asked for; tensors are found by bisection, so a byte of
-a 500 MB file costs no more than one of a small file.
+In: a checked header and its text. Out: an ``Owner`` for an offset, and rows of bytes with their owners for a hex view. Both
+entries and tensors are found by bisection, so a byte of a 500 MB file costs no more than one of a small file.
 """
 
 import json
@@ -10,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from labkit.storage.dtypes import DTYPES
@@ -19,10 +19,11 @@ from labkit.storage.raw import METADATA
 ROW_NBYTES = 16
 """Bytes in one row of a hex view."""
 Kind = Literal["prefix", "key", "value", "punctuation", "padding", "element"]
+_STRING_OR_BRACE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}]', re.DOTALL)
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+|[{}\[\]:,]|[a-z]+|\s+', re.DOTALL)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Owner:
     """What the bytes [begin, end) of the file are; ``tensor`` is the tensor they belong to or speak of."""
 
@@ -59,7 +60,10 @@ class Owners:
         self._text = text
         self.names = header.names(order="offset")
         self._begins = [header.entries[name].begin for name in self.names]
-        self._tokens: list[Owner] = []
+        self._parts: list[
+            int
+        ] = []  # where each top-level key begins in the text; found when the header is first asked for
+        self._tokens_of = lru_cache(maxsize=64)(self._read_tokens)
 
     def at(self, offset: int) -> Owner:
         """The owner of the byte at ``offset`` of the file; raises ``IndexError`` beyond its end."""
@@ -107,10 +111,16 @@ class Owners:
         return Owner("element", begin, begin + bits // 8, entry.name, meaning)
 
     def _token(self, offset: int) -> Owner:
-        if not self._tokens:
-            self._tokens = list(_owned_tokens(self._text))
-        place = bisect_right(self._tokens, offset, key=lambda token: token.begin) - 1
-        return self._tokens[place]
+        if not self._parts:
+            self._parts = [0, *_top_level_keys(self._text)]
+        tokens = self._tokens_of(bisect_right(self._parts, offset - PREFIX_NBYTES) - 1)
+        return tokens[bisect_right(tokens, offset, key=lambda token: token.begin) - 1]
+
+    def _read_tokens(self, part: int) -> list[Owner]:
+        """The tokens from one top-level key to the next, so that a header of 100,000 entries costs no more than one."""
+        end = self._parts[part + 1] if part + 1 < len(self._parts) else len(self._text)
+        levels = [_Level(is_object=True)] if part else []
+        return list(_owned_tokens(self._text, self._parts[part], end, levels))
 
 
 def index_of(number: int, shape: tuple[int, ...]) -> list[int]:
@@ -136,11 +146,22 @@ class _Level:
     item: int = 0
 
 
-def _owned_tokens(text: bytes) -> Iterator[Owner]:
-    """Every token of a sound header, with the tensor and field it belongs to."""
-    levels: list[_Level] = []
+def _top_level_keys(text: bytes) -> Iterator[int]:
+    """Where the names of a sound header begin: at depth 1 every string is one, because every value there is an object."""
+    depth = 0
+    for match in _STRING_OR_BRACE.finditer(text):
+        if match[0] == b"{":
+            depth += 1
+        elif match[0] == b"}":
+            depth -= 1
+        elif depth == 1:
+            yield match.start()
+
+
+def _owned_tokens(text: bytes, start: int, stop: int, levels: list[_Level]) -> Iterator[Owner]:
+    """The tokens of [start, stop) of a sound header, with the tensor and field they belong to."""
     end_of_json = len(text.rstrip(b" \t\r\n"))
-    for match in _TOKEN.finditer(text):
+    for match in _TOKEN.finditer(text, start, stop):
         token, begin, end = match[0], PREFIX_NBYTES + match.start(), PREFIX_NBYTES + match.end()
         if token.isspace():
             meaning = "padding, so that the data is aligned" if match.start() >= end_of_json else "white space"

@@ -1,6 +1,9 @@
 """Statistics, comparison, export and the byte view, each against an independent way of finding the same."""
 
 import math
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +239,19 @@ def test_elements_are_found_among_empty_neighbours(tmp_path: Path) -> None:
             view.meaning(-1)
 
 
+def test_a_byte_in_a_long_header_is_found_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    count = 50_000
+    entries = ",".join(entry(f"t{i}", "U8", "[1]", f"[{i},{i + 1}]") for i in range(count))
+    path.write_bytes(frame("{" + entries + "}", bytes(count)))
+    with ByteView(path) as view:
+        middle = 8 + entries.index('"t40000"') + 1
+        assert view.owners.at(middle).meaning == "the name of tensor 't40000'"
+        assert view.owners.at(middle + 30).tensor == "t40000"
+        assert view.owners._tokens_of.cache_info().currsize == 1, "only that entry was looked at"
+        assert view.owners.at(8 + view.header.header_nbytes - 1).meaning == "JSON"
+
+
 def test_packed_elements_share_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_safetensors({"x": RawTensor("F6_E2M3", (4,), bytes(3))}, path)
@@ -286,3 +302,34 @@ def test_a_plain_file_has_no_cautions(tmp_path: Path) -> None:
         metadata={"format": "pt"},
     )
     assert str(check_path(tmp_path / "x.safetensors")) == "1 file, 0 defects, 0 cautions"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory as Linux counts it")
+def test_streaming_keeps_memory_bounded(tmp_path: Path) -> None:
+    """Statistics, comparison and export of a 1 GB tensor of bytes take less than 200 MB."""
+    place = tmp_path / "large.safetensors"
+    nbytes = 1_000_000_000
+    text = "{" + entry("a", "U8", f"[{nbytes}]", f"[0,{nbytes}]") + "}"
+    with place.open("wb") as file:
+        file.write(frame(text))
+        file.truncate(8 + len(text) + nbytes)
+    program = f"""
+        import resource
+        from labkit.storage import open_snapshot
+        from labkit.storage.comparison import compare_snapshots
+        from labkit.storage.exporting import export_tensor
+        from labkit.storage.statistics import measure_tensor
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+        with open_snapshot({str(place)!r}, mode="copy") as a, open_snapshot({str(place)!r}, mode="copy") as b:
+            before = peak()
+            assert measure_tensor(a.file_of("a"), "a").zeros == {nbytes}
+            assert compare_snapshots(a, b).return_code == 0
+            export_tensor(a.file_of("a"), "a", {str(tmp_path / "out.npy")!r})
+            print(peak() - before)
+    """
+    child = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert int(child.stdout) < 200_000_000
