@@ -60,3 +60,27 @@ def bench_storage(
     if json != "-":
         print("\n".join(safe(line) for line in str(result).split("\n")))
     return result.return_code
+
+
+@bench.command("notebooks")
+def bench_notebooks(
+    folder: Annotated[Path | None, typer.Argument(help="The notebooks' folder (default: labkit's own).")] = None,
+    *,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write JSON to a file; - is standard output.")
+    ] = None,
+) -> int:
+    """The lab's own times: widgets, figures, JupyterLab, the notebooks under nbval: exit 0 within every limit, 1 over one."""
+    with progress() as say:
+        from dataclasses import asdict
+
+        from labkit.bench.notebooks import bench_notebooks as run
+        from labkit.cli.lab import find_notebooks
+
+        result = run(find_notebooks(folder), say=say)
+    if json is not None:
+        timings = [asdict(each) | {"within": each.within} for each in result.timings]
+        write_json(asdict(result) | {"timings": timings, "return_code": result.return_code}, json)
+    if json != "-":
+        print("\n".join(safe(line) for line in str(result).split("\n")))
+    return result.return_code

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def lab(
     first = "00_start.ipynb" if (notebooks / "00_start.ipynb").is_file() else ""
     command = server_command(notebooks, first, port=chosen, browser=opened)
     environment = {**os.environ, "JUPYTER_TOKEN": token}  # not on the command line, which others can read
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever stops us must not leave the server behind
     server = subprocess.Popen(command, env=environment)
     try:
         wait_until_ready(server, chosen)
