@@ -64,13 +64,19 @@ def test_the_c_engine_on_the_embedded_checkpoint(engine: Path, embedded: Path, t
 
 
 FAULTS = {
-    "erf GELU": ("tanhf(0.7978845608028654f * (v + 0.044715f * v * v * v))", "erff(v / sqrtf(2))", "mlp.post"),
-    "no scale": ("score[j] /= sqrtf((float)D);", "", "attn.scores"),
-    "epsilon left out": ("sqrtf(variance + epsilon)", "sqrtf(variance)", "ln_1"),
+    "erf GELU": (
+        "tanhf(0.7978845608028654f * (v + 0.044715f * v * v * v))",
+        "erff(v / sqrtf(2))",
+        "mlp.post",
+        "erf-gelu",
+    ),
+    "no scale": ("score[j] /= sqrtf((float)D);", "", "attn.scores", "scale-missing"),
+    "epsilon left out": ("sqrtf(variance + epsilon)", "sqrtf(variance)", "ln_1", "epsilon-1e-12"),
     "one key too few": (
         "sum += row[j] = expf(score[j] - largest)",
         "sum += row[j] = j || !i ? expf(score[j] - largest) : 0",
         "attn.pattern",
+        None,
     ),
 }
 
@@ -79,16 +85,18 @@ FAULTS = {
 def test_faults_in_the_c_code_are_found_where_they_are(
     fault: str, compiler: str, root: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    right, wrong, stage = FAULTS[fault]
+    right, wrong, stage, cause = FAULTS[fault]
     source = (root / WRITERS / "gpt2_trace.c").read_text()
     assert source.count(right) == 1
     (tmp_path / "wrong.c").write_text(source.replace(right, wrong))
     build([compiler, "-O1", "-o", str(tmp_path / "wrong"), str(tmp_path / "wrong.c"), "-lm"])
     out = tmp_path / "c.safetensors"
     assert run_engine(tmp_path / "wrong", checkpoint, out, C_IDS).returncode == 0
-    origins = verify_trace(out, checkpoint).origins
+    report = verify_trace(out, checkpoint)
+    origins = report.origins
     assert origins[0] == f"h.0.{stage}"
     assert {re.sub(r"^h\.\d+\.", "", tap) for tap in origins} <= {stage, "ln_2", "ln_f"}
+    assert cause in report.findings[0].candidates or cause is report.findings[0].cause
 
 
 @pytest.mark.parametrize(
