@@ -324,8 +324,9 @@ def _memory(text: str) -> list[Measure]:
     gc.collect()
     tracemalloc.start()
     tokenizer = Tokenizer.gpt2().prepare()
-    tokenizer.encode(text[:2000])
     tokenizer.encode_array(text)
+    for start in range(0, len(text), 2000):
+        tokenizer.encode(text[start : start + 2000])
     tokenizer.decode(tokenizer.encode(text[:5000]))
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]

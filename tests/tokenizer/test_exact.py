@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.tokenizer import Tokenizer, merge, split
+from labkit.tokenizer import Tokenizer, merge, short, split
 from labkit.tokenizer.bulk import BulkEncoder
 from labkit.tokenizer.classes import CODE_POINTS
 from labkit.tokenizer.giants import merge_by_heap, merge_everywhere
 from labkit.tokenizer.pairs import PairTable
 from labkit.tokenizer.rounds import merge_rows
+from labkit.tokenizer.short import find_words
+from labkit.tokenizer.split import split_text
 from labkit.tokenizer.train import train
 from labkit.tokenizer.windows import merge_by_windows
 from tests.oracles.greedy_bpe import GreedyEncoder
@@ -200,6 +202,20 @@ def test_small_tables_forget_and_stay_right(gpt2: Tokenizer, monkeypatch: pytest
     expected = tiktoken_gpt2().encode_ordinary(text)
     assert encoder.encode(text).tolist() == expected
     assert encoder.encode(text).tolist() == expected
+
+
+def test_words_are_made_of_whole_pieces() -> None:
+    """What short.py relies on: white space and the text behind it split for themselves."""
+    for text in random_texts(71, 3000):
+        assert [piece for word in find_words(text) for piece in split_text(word)] == split_text(text), text
+
+
+def test_a_short_memory_forgets_and_stays_right(gpt2: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short, "REMEMBERED", 5)
+    monkeypatch.setattr(short, "LONGEST", 6)
+    tokenizer = Tokenizer(gpt2.vocabulary)
+    for text in random_texts(72, 300) * 2:
+        assert tokenizer.encode(text) == tiktoken_gpt2().encode_ordinary(text)
 
 
 def test_threads_share_a_tokenizer(gpt2: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
