@@ -37,6 +37,7 @@ SLIDER = """async () => {
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     return (performance.now() - began) / 1000;
 }"""
+KERNEL_READY = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
 STEPPER = "04_merges.ipynb"
 
 
@@ -135,10 +136,10 @@ def _in_browser(notebooks: Path) -> tuple[list[Timing], tuple[str, ...]]:
             address = re.search(r"http://\S+", server.stdout.readline())
             assert address is not None
             page.goto(address[0])
-            page.get_by_text("Idle", exact=False).first.wait_for()
+            page.locator(KERNEL_READY).first.wait_for()
             ready = time.perf_counter() - began
             page.goto(address[0].replace("00_start.ipynb", STEPPER))
-            page.get_by_text("Idle", exact=False).first.wait_for()
+            page.locator(KERNEL_READY).first.wait_for()
             page.get_by_role("menuitem", name="Run").click()
             page.get_by_text("Run All Cells", exact=True).click()
             page.locator(".jp-Notebook .labkit-merge-stepper").first.wait_for()
