@@ -1,0 +1,97 @@
+"""Certificates: what was verified and what not, kept in a file and run again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.cli.main import run
+from labkit.errors import MissingFileError, TraceError
+from labkit.report.json import json_text
+from labkit.verification.certificate import certify, read_certificate, recheck, shortest_prompts
+from tests.oracles import random_checkpoint
+
+IDS = [[5, 17, 3, 90, 42, 7, 11, 60]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("random")
+    random_checkpoint.write(path, seed=4, n_positions=80)
+    return path
+
+
+def test_a_certificate_runs_again_as_it_was(folder: Path, tmp_path: Path) -> None:
+    report = labkit.verify(folder, ids=IDS, tokens=3)
+    path = tmp_path / "certificate.json"
+    path.write_text(json_text(certify(report, folder)))
+    stated = read_certificate(path)
+    assert (stated["verdict"], stated["greedy_tokens"], stated["prompts"]) == (
+        "same",
+        3,
+        [{"text": None, "ids": IDS[0]}],
+    )
+    assert len(stated["checkpoint"]["sha256"]["model.safetensors"]) == 64
+    result = recheck(path, folder)
+    assert result.differences == ()
+    assert str(result).startswith("as certified: same")
+
+
+def test_another_file_and_another_verdict_are_said(folder: Path, tmp_path: Path) -> None:
+    report = labkit.verify(folder, ids=IDS, tokens=0, plant="relu:1")
+    certificate = certify(report, folder)
+    assert certificate["findings"][0]["cause"] == "relu"
+    path = tmp_path / "certificate.json"
+    path.write_text(
+        json_text({**certificate, "verdict": "same", "planted": None, "findings": [], "first_divergence": None})
+    )
+    assert recheck(path, folder).return_code == 0
+    path.write_text(json_text({**certificate, "planted": None}))
+    result = recheck(path, folder)
+    assert result.return_code == 1
+    assert "the verdict is same, it was differs" in str(result)
+    other = tmp_path / "other"
+    random_checkpoint.write(other, seed=5, n_positions=80)
+    path.write_text(json_text(certificate))
+    assert "model.safetensors is another file" in str(recheck(path, other))
+
+
+def test_the_shortest_prompt_that_would_show_a_mistake(folder: Path) -> None:
+    found = shortest_prompts(
+        folder, ["no-mask", "positions-wrap-64", "padding-attended", "head-tied", "mask-finite-1e4"]
+    )
+    assert found == {
+        "no-mask": "2 tokens",
+        "positions-wrap-64": "65 tokens",
+        "padding-attended": "a batch of two prompts with padding on the left",
+        "head-tied": None,
+        "mask-finite-1e4": None,
+    }
+
+
+def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="no such certificate"):
+        read_certificate(tmp_path / "none.json")
+    for text, message in (
+        ("{", "cannot be read"),
+        ("[]", "not a certificate"),
+        ('{"format": "x"}', "not a certificate"),
+    ):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(TraceError, match=message):
+            read_certificate(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_text(json.dumps({"format": "labkit-certificate", "engine": "labkit"}))
+    with pytest.raises(TraceError, match="lacks checkpoint, device, dtype"):
+        read_certificate(tmp_path / "bad.json")
+
+
+def test_on_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "certificate.json"
+    common = [str(folder), "--ids", "5,6,7,8"]
+    assert run(["verify", *common, "--tokens", "0", "--certificate", str(path), "--json", "-"]) == 0
+    assert json.loads(path.read_text())["coverage"]["unseen"]["positions-wrap-64"] == "65 tokens"
+    capsys.readouterr()
+    assert run(["verify", str(folder), "--recheck", str(path)]) == 0
+    assert "as certified" in capsys.readouterr().out
+    assert run(["verify", *common, "--recheck", str(path)]) == 2
