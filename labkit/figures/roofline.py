@@ -8,7 +8,13 @@ from labkit.generation.roofline import Rate, Roofline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKS = {"float32": ("o", BLUE), "bfloat16": ("s", ORANGE), "float16": ("^", GREEN), "float64": ("D", PURPLE)}
+MARKS = {
+    "float32": ("o", BLUE, -3),
+    "bfloat16": ("s", ORANGE, 4),
+    "float16": ("^", GREEN, -11),
+    "float64": ("D", PURPLE, 11),
+}
+"""Shape, colour, and how far up (in points) a point's label stands, so that neighbours' labels keep apart."""
 
 
 def draw_roofline(bench: Roofline) -> "Figure":
@@ -29,20 +35,23 @@ def draw_roofline(bench: Roofline) -> "Figure":
     roof = [left * bench.bandwidth / 1e9, bench.peak / 1e9, bench.peak / 1e9]
     axes.plot([left, ridge, right], roof, color=INK, linewidth=1.5)
     axes.annotate(
-        f"memory, {bench.bandwidth / 1e9:.1f} GB/s", (left, roof[0]), (6, -12), textcoords="offset points", fontsize=8
+        f"memory, {bench.bandwidth / 1e9:.1f} GB/s", (left, roof[0]), (40, 6), textcoords="offset points", fontsize=8
     )
     axes.annotate(
         f"float32 products, {roof[1]:.0f} GFLOP/s", (ridge, roof[1]), (6, 4), textcoords="offset points", fontsize=8
     )
     for rate, x, y in points:
-        marker, colour = MARKS.get(rate.dtype, ("x", QUIET))
+        marker, colour, lift = MARKS[rate.dtype]
         axes.scatter(x, y, marker=marker, color=colour, s=42, zorder=3, label=rate.dtype)
         label = f"{rate.name}: {rate.tokens_per_second:.3g} tokens/s"
-        axes.annotate(label, (x, y), (8, -3), textcoords="offset points", fontsize=7, color=INK)
+        axes.annotate(label, (x, y), (8, lift), textcoords="offset points", fontsize=7, color=INK)
         for other in rate.beside:
             if other.name == "transformers":
                 theirs = y * other.tokens_per_second / rate.tokens_per_second
                 axes.scatter(x, theirs, marker=marker, facecolors="none", edgecolors=colour, s=42, zorder=3)
+    if any((rate.share(bench.bandwidth) or 0) > 1 for rate, _, _ in points):
+        told = "above the roof: several tokens a pass"
+        axes.text(0.01, 0.98, told, transform=axes.transAxes, va="top", fontsize=8, color=QUIET)
     handles, labels = axes.get_legend_handles_labels()
     seen = dict(zip(labels, handles, strict=True))
     seen["transformers (hollow)"] = axes.scatter([], [], marker="o", facecolors="none", edgecolors=QUIET, s=42)
