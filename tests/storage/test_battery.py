@@ -156,7 +156,7 @@ def test_the_cap_is_inclusive() -> None:
     ],
     ids=["open-string", "backslashes", "open-key", "open-metadata", "colons", "brackets", "empty-entries"],
 )
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)  # quadratic time would take hours
 def test_hostile_headers_take_linear_time(text: str) -> None:
     assert isinstance(verdict(frame(text)), FormatError)
 

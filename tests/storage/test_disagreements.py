@@ -18,7 +18,7 @@ from tests.storage.memory import verdict
 
 OVERWRITTEN = {"size-mismatch", "size-partial-byte", "offsets-reversed", "shape-overflow"}
 """What the official reader does not mind in the first of two entries of one name, because it keeps the last."""
-EXAMPLES = 8 * int(os.environ.get("LABKIT_EXAMPLES", "100"))
+EXAMPLES = 5 * int(os.environ.get("LABKIT_EXAMPLES", "100"))
 PIECES = [
     *(bytes([octet]) for octet in b'{}[]:,"\\01 \n\0\xff'),
     *(b"-1", b"-0", b"1.0", b"1e0", b"true", b"null", b"NaN", b"4", b"8", b"16", b"99999999999999999999"),

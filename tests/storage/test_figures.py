@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -56,12 +55,10 @@ def test_a_hundred_thousand_tensors(tmp_path: Path) -> None:
     }
     path.write_bytes(frame(json.dumps(fields, separators=(",", ":")), bytes(200_000)))
     header = read_header(path)
-    started = time.monotonic()
     figure = draw_layout(header)
     assert drawn_nbytes(figure) == 200_000
     assert len(figure.axes[1].collections[0].get_paths()) <= MAXIMUM_PIECES + 2 * LANES
-    to_png(figure)
-    assert time.monotonic() - started < 30
+    assert len(to_png(figure)) > 10_000
 
 
 @pytest.mark.parametrize("entries", ["", '"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'])
