@@ -24,7 +24,7 @@ from labkit.verification.precision import PRODUCT_FACTOR, unit_roundoff
 from labkit.verification.report import RETURN_CODES, Report, Verdict
 from labkit.verification.trace import Trace, open_trace
 from labkit.verification.trace_names import INPUT_NAMES, described, ordered_taps, split_block, split_step
-from labkit.verification.trace_sequence import Pass, joined_inputs, passes_of
+from labkit.verification.trace_sequence import Pass, joined_inputs, passes_of, require_float
 from labkit.verification.ulps import UlpHistogram
 from labkit.verification.verify import Progress
 from labkit.verification.verify_trace import verify_trace
@@ -297,6 +297,8 @@ def _compare_tap(
     if name not in actual or name not in expected:
         return TapComparison(name=name, problem="missing" if name not in actual else "extra")
     a, e = actual.entry(name), expected.entry(name)
+    for trace, entry in ((actual, a), (expected, e)):
+        require_float(trace, entry)
     if a.shape != e.shape:
         return TapComparison(name=name, problem="shape", remark=f"{list(a.shape)}, expected {list(e.shape)}")
     remark = "" if a.dtype == e.dtype else f"{a.dtype}, expected {e.dtype}"

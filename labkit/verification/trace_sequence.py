@@ -15,6 +15,7 @@ from torch.nn import functional
 from labkit.config import GPT2Config
 from labkit.errors import TraceError
 from labkit.model.taps import tap_names
+from labkit.storage import Entry
 from labkit.verification.chain import Inputs
 from labkit.verification.trace import Trace
 from labkit.verification.trace_layout import advise
@@ -241,13 +242,18 @@ class TraceSequence(Mapping[str, Tensor]):
             entry, shapes = self._trace.entry(name), allowed_shapes(tap, self._trace.config, each.sizes)
             if entry.shape not in shapes:
                 raise shape_error(self._trace, name, tap, entry.shape, shapes)
-            if entry.dtype not in FLOATS:
-                raise TraceError(
-                    "a tap must be floating-point",
-                    where=f"{self._trace.path}, {name}",
-                    expected=", ".join(FLOATS),
-                    got=entry.dtype,
-                )
+            require_float(self._trace, entry)
+
+
+def require_float(trace: Trace, entry: Entry) -> None:
+    """Raise ``TraceError`` for a tap of a dtype that no tap may have."""
+    if entry.dtype not in FLOATS:
+        raise TraceError(
+            "a tap must be floating-point",
+            where=f"{trace.path}, {entry.name}",
+            expected=", ".join(FLOATS),
+            got=entry.dtype,
+        )
 
 
 def shape_error(

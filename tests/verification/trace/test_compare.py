@@ -125,6 +125,9 @@ def test_traces_that_cannot_be_compared(clean: Recorded, save: Callable[..., Pat
     other = {**clean.tensors, "input_ids": clean.tensors["input_ids"] + 1}
     with pytest.raises(TraceError, match="input_ids is not the same in both traces"):
         compare_traces(save(other, clean.metadata), good)
+    eighths = {**clean.tensors, "ln_f": clean.tensors["ln_f"].to(torch.float8_e4m3fn)}
+    with pytest.raises(TraceError, match=r"ln_f: a tap must be floating-point .* got F8_E4M3"):
+        compare_traces(save(eighths, clean.metadata), good)
     lone = {n: clean.tensors[n] for n in clean.tensors if n.endswith("input_ids")}
     with pytest.raises(TraceError, match="no tap in common"):
         compare_traces(save(lone, clean.metadata), good)
