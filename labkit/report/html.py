@@ -85,7 +85,8 @@ def _section(title: str, *parts: object) -> Markup:
 def _findings(report: Report, places: Mapping[str, TensorPlace]) -> Markup:
     if not report.findings:
         return Markup("")
-    return _section("What is wrong", *(_finding(finding, places) for finding in report.findings))
+    title = "What seems wrong" if report.verdict == "cannot tell" else "What is wrong"
+    return _section(title, *(_finding(finding, places) for finding in report.findings))
 
 
 def _finding(finding: Finding, places: Mapping[str, TensorPlace]) -> Markup:
