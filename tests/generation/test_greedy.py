@@ -46,7 +46,7 @@ def test_ids_equal_transformers_wherever_the_margin_is_certified(random_folder: 
         for step, (actual, theirs, row) in enumerate(zip(greedy(model, prompt, 20), expected, logits, strict=True)):
             first, second = row.topk(2).values.tolist()
             if actual != theirs:
-                assert first - second <= 16 * torch.finfo(dtype).eps * row.abs().max(), f"{prompt}, step {step}"
+                assert first - second <= 4 * torch.finfo(dtype).eps * row.abs().max(), f"{prompt}, step {step}"
                 break
             certified += 1
     assert certified == 400 if dtype == torch.float32 else certified >= 200

@@ -40,6 +40,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with torch.no_grad():
         model.transformer.wpe.weight *= 6
+        for name, parameter in model.named_parameters():
+            if ".h." in name and parameter.dim() == 2:  # as large a product as at the small models' width of 24:
+                parameter *= (24 / 768) ** 0.5  # otherwise attention is a choice of one key, and rounding is amplified
     model.save_pretrained(folder)
     return folder
 
@@ -55,7 +58,7 @@ def test_greedy_ids_equal_transformers_wherever_certified(small: Path, dtype: to
         for actual, theirs, row in zip(greedy(model, prompt, TOKENS), expected, logits, strict=True):
             first, second = row.topk(2).values.tolist()
             if actual != theirs:
-                assert first - second <= 16 * torch.finfo(dtype).eps * row.abs().max()
+                assert first - second <= 4 * torch.finfo(dtype).eps * row.abs().max()
                 break
             certified += 1
     total = TOKENS * len(PROMPTS)
