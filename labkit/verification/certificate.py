@@ -70,7 +70,7 @@ def certify(report: Report, folder: Path) -> dict[str, Any]:
         },
         "coverage": {
             "seen": [] if coverage is None else list(coverage.seen),
-            "unseen": {name: prompt for name, prompt in shortest_prompts(folder, unseen).items()},
+            "unseen": shortest_prompts(folder, unseen),
         },
     }
 

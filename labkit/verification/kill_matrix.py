@@ -27,6 +27,7 @@ from labkit.verification.precision import Precision
 from labkit.verification.prompts import choose_prompts
 from labkit.verification.rehearsal import Rehearsal
 from labkit.verification.standard import Standard
+from labkit.verification.threads import threads_for
 
 Outcome = Literal["killed", "equivalent", "below floor", "survived"]
 
@@ -168,9 +169,10 @@ def kill_matrix(
         if name not in FAULTS:
             raise UnknownNameError.near("fault", name, FAULTS)
     cells = []
-    for number, name in enumerate(names, 1):
-        say(f"fault {number} of {len(names)}: {name}")
-        cells += [bench.cell(FAULTS[name], block) for block in blocks if FAULTS[name].applies(model.config, block)]
+    with threads_for(model.config):
+        for number, name in enumerate(names, 1):
+            say(f"fault {number} of {len(names)}: {name}")
+            cells += [bench.cell(FAULTS[name], block) for block in blocks if FAULTS[name].applies(model.config, block)]
     return KillMatrix(checkpoint=path.name, cells=tuple(cells))
 
 

@@ -27,6 +27,7 @@ from labkit.verification.precision import Precision
 from labkit.verification.reference import KeyOrder, capture, load_reference, parameters_of
 from labkit.verification.replay import Finding
 from labkit.verification.streams import Forward, Window, last_use, recorded_inputs, streamed, until_block_ends
+from labkit.verification.threads import threads_for
 from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, true_stage, weigh
 
 FLOOR_ORDER = 1
@@ -72,7 +73,7 @@ class Standard:
     ) -> Case:
         """Judge every stage that ``candidate`` (recorded taps, or a forward to run) has, and explain what is wrong."""
         stages = build_chain(self.config, self.weights, inputs)
-        with ExitStack() as stack, torch.inference_mode():
+        with ExitStack() as stack, torch.inference_mode(), threads_for(self.config):
             floor = self._measure_floor(stages, inputs)
             runs = (self._truth_run(inputs), self._reference_run(inputs, CONTROL_ORDER))
             truth_taps, clean = stack.enter_context(streamed(stages, *runs))

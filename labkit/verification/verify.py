@@ -20,6 +20,7 @@ from labkit.verification.replay import merge_findings
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.streams import Forward
+from labkit.verification.threads import threads_for
 from labkit.verification.tokens import TokenResult, compare_tokens, greedy_reference
 from labkit.verification.verdict import StageResult, merge_results
 
@@ -109,10 +110,11 @@ def compare_greedy(
     """Greedy continuations of every prompt by the candidate and by transformers."""
     reference = standard.reference()
     results = []
-    for prompt, case in zip(prompts, cases, strict=True):
-        actual = greedy(candidate, list(prompt.ids), count)
-        expected = greedy_reference(reference, prompt.ids, count)
-        results.append(compare_tokens(actual, expected, prompt.ids, standard.truth_model, case.explained))
+    with threads_for(standard.config):
+        for prompt, case in zip(prompts, cases, strict=True):
+            actual = greedy(candidate, list(prompt.ids), count)
+            expected = greedy_reference(reference, prompt.ids, count)
+            results.append(compare_tokens(actual, expected, prompt.ids, standard.truth_model, case.explained))
     return tuple(results)
 
 
