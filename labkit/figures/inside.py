@@ -47,7 +47,7 @@ def draw_lens(
     'lens'
     """
     names = list(words)
-    width = max(4.0, 1.2 + 0.85 * len(labels))
+    width = max(4.0, 1.2 + 0.62 * len(labels))
     figure = new_figure(title, width=width, height=1.1 + 0.34 * len(names))
     axes = dress(figure.subplots(), x="after the token")
     table = [list(shares[name]) for name in names]
