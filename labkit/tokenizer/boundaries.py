@@ -1,10 +1,11 @@
 """Where pieces begin, for a whole block of UTF-8 at once.
 
-In: UTF-8. Out: the byte offsets at which pieces begin. Whether a piece begins at a character depends on three classes
+In: UTF-8. Out: a flag for each byte, set where a piece begins. Whether a piece begins at a character depends on three classes
 only: of the character before, of this one, and of the one after; contractions are patched in at apostrophes. Every
 byte of a character has the character's class, so that it all runs over bytes. split.py says the same with a pattern.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -16,6 +17,7 @@ from labkit.tokenizer.classes import BLANK, SPACE, class_table
 APOSTROPHE: Final = 0x27
 LEAD: Final = 0xC0  # the first byte of a character of several bytes is at least this
 DENSE: Final = 4  # long pieces that fill more than this part of a block are many
+STEP: Final = 1 << 16  # bytes looked at together: what comes about on the way then stays small
 PADDING: Final = bytes(16)  # so that looking a few bytes ahead stays inside
 
 Bytes = npt.NDArray[np.uint8]
@@ -23,10 +25,10 @@ Flags = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
 
 
-def piece_starts(data: bytes) -> Offsets:
-    """The offsets of the first byte of every piece; ``data`` is UTF-8 and not empty.
+def piece_starts(data: bytes) -> Flags:
+    """Whether a piece begins at each byte; ``data`` is UTF-8 and not empty.
 
-    >>> piece_starts("año €5's".encode()).tolist()
+    >>> np.flatnonzero(piece_starts("año €5's".encode())).tolist()
     [0, 4, 8, 9]
     """
     padded = np.frombuffer(data + PADDING, np.uint8)  # [byte + 16]
@@ -35,7 +37,7 @@ def piece_starts(data: bytes) -> Offsets:
     if wide.size:
         _patch_wide_spaces(starts, classes, wide, padded)
     _patch_contractions(starts, padded)
-    return np.flatnonzero(starts)
+    return starts
 
 
 def byte_classes(data: bytes, padded: Bytes) -> tuple[Bytes, Offsets]:
@@ -122,25 +124,40 @@ def _patch_contractions(starts: Flags, padded: Bytes) -> None:
     starts[ends[ends < len(starts)]] = True
 
 
-def cut_long_pieces(starts: Offsets, data: bytes, hard: Flags, *, longest: int) -> Offsets:
-    """The starts with more of them inside pieces longer than ``longest`` bytes: where no merge crosses two bytes.
+def cut_long_pieces(starts: Flags, data: bytes, hard: Flags, *, longest: int) -> None:
+    """Set more flags inside pieces longer than ``longest`` bytes: where no merge crosses two bytes. In place.
 
     ``hard`` [65536] says of two bytes that no token holds them side by side, so that cutting there changes no id.
     """
-    ends = np.append(starts[1:], len(data))  # [piece]
-    long = np.flatnonzero(ends - starts > longest)  # [long]
+    begins = np.flatnonzero(starts)  # [piece]
+    lengths = np.diff(begins, append=len(data))  # [piece]
+    long = np.flatnonzero(lengths > longest)  # [long]
     if not long.size:
-        return starts
+        return
     held = np.frombuffer(data, np.uint8)  # [byte]
-    inside = ends[long] - starts[long] - 1  # [long]: places where it could be cut
+    inside = lengths[long] - 1  # [long]: places where it could be cut
     total = np.cumsum(inside)  # [long]
     if total[-1] > len(data) // DENSE:  # looking at every place costs less than listing those inside
-        flags = np.zeros(len(data), bool)  # [byte]
-        flags[1:] = hard.take(held[:-1].astype(np.uint16) << 8 | held[1:])
-        flags[starts] = True
-        return np.flatnonzero(flags)
-    places = np.repeat(starts[long] + 1 - (total - inside), inside) + np.arange(int(total[-1]))  # [place]
-    cuts = places[hard.take(held[places - 1].astype(np.uint16) << 8 | held[places])]  # [cut]
-    if not cuts.size:
-        return starts
-    return np.sort(np.concatenate([starts, cuts]), kind="stable")
+        for first in range(0, len(data) - 1, STEP):
+            some = held[first : first + STEP + 1]  # [byte]
+            starts[first + 1 : first + len(some)] |= hard.take(some[:-1].astype(np.uint16) << 8 | some[1:])
+        return
+    places = np.repeat(begins[long] + 1 - (total - inside), inside) + np.arange(int(total[-1]))  # [place]
+    starts[places[hard.take(held[places - 1].astype(np.uint16) << 8 | held[places])]] = True
+
+
+def ranges_of(starts: Flags, pieces: int) -> Iterator[tuple[int, int]]:
+    """Stretches of bytes, cut where pieces begin, of about as many pieces each.
+
+    >>> list(ranges_of(np.array([1, 0, 1, 1, 0, 1, 0], bool), 2))
+    [(0, 3), (3, 7)]
+    """
+    count = int(np.count_nonzero(starts))
+    step = max(1, len(starts) * pieces // count)
+    low = 0
+    while low < len(starts):
+        rest = starts[low + step :]  # [byte]
+        further = int(rest.argmax()) if rest.any() else len(rest)
+        high = min(low + step + further, len(starts))
+        yield low, high
+        low = high

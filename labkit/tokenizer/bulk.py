@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.tokenizer.blocks import blocks_of
-from labkit.tokenizer.boundaries import cut_long_pieces, piece_starts
+from labkit.tokenizer.boundaries import cut_long_pieces, piece_starts, ranges_of
 from labkit.tokenizer.giants import merge_piece
 from labkit.tokenizer.pairs import PairTable
 from labkit.tokenizer.rounds import MAXIMUM_WIDTH, merge_rows
@@ -61,17 +61,14 @@ class BulkEncoder:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _encode_block(self, data: bytes) -> npt.NDArray[np.unsignedinteger]:
-        starts = cut_long_pieces(piece_starts(data), data, self._pairs.hard, longest=LONGEST)  # [piece]
-        ends = np.append(starts[1:], len(data))  # [piece]
+        flags = piece_starts(data)  # [byte]
+        cut_long_pieces(flags, data, self._pairs.hard, longest=LONGEST)
+        parts = []
         with self._lock:
-            slices = [slice(first, first + SLICE) for first in range(0, len(starts), SLICE)]
-            parts = [self._encode_slice(data, starts[some], ends[some]) for some in slices]
+            for low, high in ranges_of(flags, SLICE):
+                starts = np.flatnonzero(flags[low:high])  # [piece]
+                parts.append(self._encode_pieces(data[low:high], starts, np.append(starts[1:], high - low)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _encode_slice(self, data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.unsignedinteger]:
-        """The ids of neighbouring pieces of a block."""
-        first = int(starts[0])
-        return self._encode_pieces(data[first : int(ends[-1])], starts - first, ends - first)
 
     def _encode_pieces(self, data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.unsignedinteger]:
         windows = byte_windows(data)
