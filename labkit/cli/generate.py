@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -137,13 +137,16 @@ def bench_generate(
     tokens: Annotated[int, typer.Option(min=8, help="Tokens a run at most.")] = 48,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 3,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+    clock: Annotated[
+        Literal["wall", "processor"], typer.Option(help="processor: one thread's own time, for a busy machine.")
+    ] = "wall",
     json: Annotated[str | None, typer.Option(help="Write JSON to this file (- for output).")] = None,
 ) -> int:
     """Tokens a second beside transformers and beside memory's limit: exit 0 with every goal reached, 1 short of one."""
     with progress() as say:
         from labkit.bench.generate import bench_generate as measure
 
-        results = measure(folder, device=device, tokens=tokens, repeats=repeats, say=say)
+        results = measure(folder, device=device, tokens=tokens, repeats=repeats, clock=clock, say=say)
     return _show_bench(results, json)
 
 

@@ -21,7 +21,7 @@ def draw_roofline(bench: Roofline) -> "Figure":
     """Every rate that memory limits as a point under the roof; transformers' as the same mark, hollow.
 
     >>> rate = Rate(name="decode", dtype="float32", tokens_per_second=18.0, bytes_per_token=5e8, operations_per_token=2.5e8)
-    >>> bench = Roofline(folder="gpt2", device="cpu", threads=2, bandwidth=1e10, peak=1e11, rates=(rate,))
+    >>> bench = Roofline(folder="gpt2", device="cpu", threads=2, clock="wall", bandwidth=1e10, peak=1e11, rates=(rate,))
     >>> draw_roofline(bench).get_suptitle()
     'gpt2: decode reaches 0.90 of what memory allows'
     """

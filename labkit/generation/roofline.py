@@ -18,6 +18,9 @@ READ_NBYTES = 512 * 2**20
 """Bytes read to measure the speed of memory: many times any processor's cache."""
 
 
+Clock = Callable[[], float]
+"""time.perf_counter, or time.process_time: processor time, which other programs disturb less, of one thread."""
+
 WIDTH = 4096
 """Elements in a row of what is read."""
 
@@ -61,6 +64,7 @@ class Roofline:
     folder: str
     device: str
     threads: int
+    clock: str  # "wall", or "processor" where the time of other programs is left out
     bandwidth: float  # of memory, or of the cache where the whole model fits into it
     peak: float  # multiplications and additions in float32
     rates: tuple[Rate, ...]
@@ -84,10 +88,9 @@ class Roofline:
         return tuple(found)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.folder} on {self.device}, {self.threads} threads: reads {self.bandwidth / 1e9:.1f} GB/s, "
-            f"computes {self.peak / 1e9:.0f} GFLOP/s in float32"
-        ]
+        place = f"{self.device}, {self.threads} thread{'s' if self.threads > 1 else ''}, {self.clock} time"
+        speeds = f"reads {self.bandwidth / 1e9:.1f} GB/s, computes {self.peak / 1e9:.0f} GFLOP/s in float32"
+        lines = [f"{self.folder} on {place}: {speeds}"]
         for rate in self.rates:
             share = rate.share(self.bandwidth)
             moved = f"{rate.bytes_per_token / 1e6:8.1f} MB/token" if rate.bytes_per_token is not None else 17 * " "
@@ -131,33 +134,40 @@ def operations_per_token(model: GPT2, *, length: float) -> float:
     return 2 * weights + 4 * config.n_layer * config.n_embd * length
 
 
-def read_bandwidth(device: torch.device, *, nbytes: int = READ_NBYTES, repeats: int = 5) -> float:
+def read_bandwidth(
+    device: torch.device, *, nbytes: int = READ_NBYTES, repeats: int = 5, clock: Clock = time.perf_counter
+) -> float:
     """Bytes a second at which ``nbytes`` are read over and over: the best of a sum and of two products with one row."""
     rows = max(1, nbytes // (4 * WIDTH))
     table = torch.ones(rows, WIDTH, device=device)  # [rows, width]
     long, wide = torch.ones(rows, device=device), torch.ones(WIDTH, device=device)  # [rows], [width]
     rounds = max(1, READ_NBYTES // 8 // table.nbytes)
     seconds = [
-        _seconds(read, device, rounds) / rounds
+        seconds_of(read, device, rounds=rounds, clock=clock) / rounds
         for _ in range(repeats)
         for read in (table.sum, lambda: table @ wide, lambda: long @ table)
     ]
     return table.nbytes / min(seconds)
 
 
-def peak_operations(device: torch.device, *, size: int = 1024, repeats: int = 5) -> float:
+def peak_operations(
+    device: torch.device, *, size: int = 1024, repeats: int = 5, clock: Clock = time.perf_counter
+) -> float:
     """Operations a second of a float32 product of two square matrices."""
     a = torch.ones(size, size, device=device)  # [size, size]
-    return max(2 * size**3 / _seconds(lambda: a @ a, device, 1) for _ in range(repeats))
+    return max(2 * size**3 / seconds_of(lambda: a @ a, device, clock=clock) for _ in range(repeats))
 
 
-def _seconds(run: Callable[[], object], device: torch.device, rounds: int) -> float:
+def seconds_of(
+    run: Callable[[], object], device: torch.device, *, rounds: int = 1, clock: Clock = time.perf_counter
+) -> float:
+    """How long ``rounds`` runs take by the clock, until the device is done with them."""
     wait_for(device)
-    began = time.perf_counter()
+    began = clock()
     for _ in range(rounds):
         run()
     wait_for(device)
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def wait_for(device: torch.device) -> None:

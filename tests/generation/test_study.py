@@ -41,7 +41,7 @@ def test_shares_goals_and_text() -> None:
         goal=0.9,
         beside=(Beside(name="transformers", tokens_per_second=20.0, goal=1.0),),
     )
-    bench = Roofline(folder="gpt2", device="cpu", threads=2, bandwidth=1e10, peak=1e11, rates=(rate,))
+    bench = Roofline(folder="gpt2", device="cpu", threads=2, clock="wall", bandwidth=1e10, peak=1e11, rates=(rate,))
     assert rate.limit(1e10) == 20.0
     assert rate.share(1e10) == pytest.approx(0.9)
     assert bench.goals() == (
@@ -65,7 +65,9 @@ def test_the_figure_holds_every_point_and_the_peer_s() -> None:
         )
         for dtype in ("float32", "bfloat16")
     )
-    figure = draw_roofline(Roofline(folder="gpt2", device="cpu", threads=2, bandwidth=1e10, peak=1e11, rates=rates))
+    figure = draw_roofline(
+        Roofline(folder="gpt2", device="cpu", threads=2, clock="wall", bandwidth=1e10, peak=1e11, rates=rates)
+    )
     axes = figure.axes[0]
     points = [tuple(each.get_offsets()[0]) for each in axes.collections if len(each.get_offsets())]
     assert points.count((0.5, 4.5)) == 2
