@@ -19,6 +19,7 @@ import numpy.typing as npt
 from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
 from labkit.tokenizer.atomic import written_whole
 from labkit.tokenizer.blocks import last_cut
+from labkit.tokenizer.specials import space_before
 from labkit.tokenizer.vocabulary import AddedToken
 
 CHUNK: Final = 1 << 20  # bytes read at once
@@ -134,7 +135,7 @@ def safe_cut(text: str, added: Sequence[AddedToken], *, start: int = 0) -> int:
         ]
         if not around:
             return cut
-        cut = min(around)
+        cut = space_before(text, min(around), 0)  # white space may belong to the token behind it
     return 0
 
 

@@ -78,7 +78,7 @@ def _cut(text: str, stretches: Sequence[Stretch], tokens: Sequence[AddedToken], 
             token = by_name[match.group()]
             start, end = match.span()
             if strip and token.lstrip:
-                start = max(done, _space_before(text, start, stretch.start))
+                start = max(done, space_before(text, start, stretch.start))
             if strip and token.rstrip:
                 end = _space_after(text, end, stretch.end)
             if done < start:
@@ -99,7 +99,8 @@ def _is_space(character: str) -> bool:
     return bool(class_table()[ord(character)] in (SPACE, BLANK))
 
 
-def _space_before(text: str, place: int, stop: int) -> int:
+def space_before(text: str, place: int, stop: int) -> int:
+    """Where the white space that ends at ``place`` begins, not before ``stop``."""
     while place > stop and _is_space(text[place - 1]):
         place -= 1
     return place

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiktoken
 
 from labkit.errors import MissingFileError, TextError, VocabularyError
 from labkit.tokenizer import SYMBOL_OF_BYTE, Tokenizer
 from labkit.tokenizer.files import find_gpt2, parse_merges
-from tests.oracles.peer_tokenizers import byte_level
+from tests.oracles.peer_tokenizers import PATTERN, byte_level
 from tests.tokenizer.texts import random_texts
 
 MakeFolder = Callable[..., Path]
@@ -174,6 +175,15 @@ def test_merges_with_nul_do_not_reach_into_the_padding(make_folder: MakeFolder) 
     for text in (many, "ab", "b b ab abb", "\0" * 11 + "b\0\0b", "ab cb" * 800, "b\0a" * 900):
         assert tokenizer.encode(text) == peer_ids(folder, text)
         assert tokenizer.encode_array(text).tolist() == peer_ids(folder, text)
+
+
+def test_bytes_after_white_space_with_a_vocabulary_that_joins_it(make_folder: MakeFolder) -> None:
+    """As tiktoken: white space before the last piece of the text goes with what is no text."""
+    tokenizer = Tokenizer.from_folder(make_folder([("Ġ", "Ġ"), ("Ċ", "Ċ")], specials=()))
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"  ": 256, b"\n\n": 257}
+    peer = tiktoken.Encoding("spaces", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    for data in (b"  x\xff", b"a   x\xff", b"\n\n x\xff", b"\n\n\n\xff", b"   \xff", b" \n  y\xff\n"):
+        assert tokenizer.encode_bytes(data) == peer._encode_bytes(data), data
 
 
 def test_large_ids_go_into_uint32(make_folder: MakeFolder) -> None:

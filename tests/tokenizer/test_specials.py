@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken as PeerToken
 from tokenizers import Tokenizer as Peer
@@ -109,3 +110,21 @@ def test_saved_flags_come_back(make_folder: Callable[..., Path], tmp_path: Path)
     tokenizer.save(tmp_path / "again")
     assert Tokenizer.from_folder(tmp_path / "again").added_tokens == tokenizer.added_tokens
     assert tokenizer.added_tokens[0].lstrip
+
+
+def test_white_space_taken_by_a_token_is_not_cut_off_in_a_file(
+    make_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labkit.tokenizer import encode_file
+
+    monkeypatch.setattr(encode_file, "CHUNK", 23)
+    Tokenizer.from_folder(make_folder([("h", "e")])).save(tmp_path / "saved")
+    file = tmp_path / "saved" / "tokenizer.json"
+    fields = json.loads(file.read_text("utf-8"))
+    fields["added_tokens"][0] |= {"rstrip": True, "lstrip": True}
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    tokenizer = Tokenizer.from_folder(tmp_path / "saved")
+    text = "".join(f"{'w' * n} {END} he " for n in range(40))
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    tokenizer.encode_file(tmp_path / "text.txt", tmp_path / "ids.npy", special_tokens="huggingface")
+    assert np.load(tmp_path / "ids.npy").tolist() == tokenizer.encode(text, special_tokens="huggingface")
