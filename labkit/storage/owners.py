@@ -94,9 +94,7 @@ class Owners:
 
     def _element(self, offset: int) -> Owner:
         place = offset - self.header.data_start
-        last = bisect_right(self._begins, place) - 1
-        while self.header.entries[self.names[last]].end <= place:  # empty tensors share the begin of their neighbour
-            last -= 1
+        last = bisect_right(self._begins, place) - 1  # an empty tensor comes before the one whose begin it shares
         entry = self.header.entries[self.names[last]]
         bits = DTYPES[entry.dtype].bits
         first = (place - entry.begin) * 8 // bits

@@ -69,7 +69,7 @@ class Server:
             return
         part = data if self.manner == "whole" else data[begin : end + 1]
         shift = 1 if self.manner == "shifted" and begin else 0
-        request.send_response(200 if self.manner == "whole" else 206)
+        request.send_response(200 if self.manner in ("whole", "mislabelled") else 206)
         if self.manner != "whole":
             request.send_header("Content-Range", f"bytes {begin + shift}-{begin + len(part) - 1 + shift}/{len(data)}")
         request.send_header("Content-Length", str(len(part)))
@@ -128,6 +128,7 @@ def test_a_server_without_ranges_is_refused_before_it_has_sent_the_file(server: 
     [
         ("cut", "cannot fetch|sent another number of bytes"),
         ("shifted", "the file changed on the server"),
+        ("mislabelled", "does not answer range requests"),
     ],
 )
 def test_wrong_answers_are_told(server: Server, tmp_path: Path, manner: str, message: str) -> None:
