@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-
 from labkit.compare.difference import spacing
 from labkit.figures.style import BLUE, INK, ORANGE, SEQUENTIAL, SKY, VERMILLION, dress, new_figure
 from labkit.verification.kill_matrix import KillMatrix
