@@ -163,12 +163,12 @@ def dtype_named(name: str) -> "torch.dtype":
 def _show_bench(results: "Sequence[Roofline]", json: str | None) -> int:
     from dataclasses import asdict
 
-    if json is not None:
-        goals = [{"goal": goal, "reached": reached} for each in results for goal, reached in each.goals()]
-        write_json({"benches": [asdict(each) for each in results], "goals": goals}, json)
     if json != "-":
         for each in results:
             print("\n".join(safe(line) for line in str(each).split("\n")))
+    if json is not None:
+        goals = [{"goal": goal, "reached": reached} for each in results for goal, reached in each.goals()]
+        write_json({"benches": [asdict(each) for each in results], "goals": goals}, json)
     return max(each.return_code for each in results)
 
 
