@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from labkit.atomic import sync_folder
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.checkpoint.foreign import read_named
 from labkit.checkpoint.layouts import CONV1D, MAPS
@@ -22,7 +23,6 @@ from labkit.checkpoint.read import read_checkpoint
 from labkit.config import ALIASES, GPT2Config, parameter_shapes
 from labkit.errors import ArgumentError, CheckpointError, FileAccessError, LabkitError, MissingFileError
 from labkit.storage import save_safetensors
-from labkit.storage.atomic import sync_folder
 
 Layout = Literal["hf", "linear"]
 """``hf``: what transformers writes and loads; ``linear``: the same names with nn.Linear matrices, [out, in]."""

@@ -40,7 +40,7 @@ def write_json(value: Any, target: str) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
-    from labkit.storage.atomic import replacing
+    from labkit.atomic import replacing
 
     try:
         with replacing(target) as file:

@@ -90,9 +90,9 @@ def verify(
 
 
 def _write_page(path: Path, report: "Report", links: "tuple[Link, ...]", folder: Path | None) -> None:
+    from labkit.atomic import replacing
     from labkit.load import embedded
     from labkit.report.html import verification_page
-    from labkit.storage.atomic import replacing
     from labkit.verification.tensor_places import tensor_places
 
     names = [name for finding in report.findings for name in finding.tensors]

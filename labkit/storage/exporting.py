@@ -10,9 +10,9 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 
+from labkit.atomic import replacing
 from labkit.errors import ArgumentError
 from labkit.storage.arrays import Array
-from labkit.storage.atomic import replacing
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.file import SafetensorsFile, row_range
 from labkit.storage.widening import widen_bytes

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labkit.atomic import replacing, sync_folder
 from labkit.errors import ArgumentError, LabkitError, MissingFileError
-from labkit.storage.atomic import replacing, sync_folder
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME
 from labkit.storage.places import LocalFolder
 from labkit.storage.shards import choose_index

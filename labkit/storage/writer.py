@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import torch
 
+from labkit.atomic import replacing
 from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError
 from labkit.storage.arrays import Array, pack_codes
-from labkit.storage.atomic import replacing
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.raw import METADATA, shown
 from labkit.storage.rules import HEADER_CAP_NBYTES

@@ -16,8 +16,8 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
-from labkit.tokenizer.atomic import written_whole
+from labkit.atomic import replacing
+from labkit.errors import ArgumentError, FileAccessError, LabkitError, MissingFileError, TextError
 from labkit.tokenizer.blocks import last_cut
 from labkit.tokenizer.specials import space_before
 from labkit.tokenizer.vocabulary import AddedToken
@@ -61,11 +61,13 @@ def encode_file(
     try:
         with source.open("rb") as reader:
             total = os.fstat(reader.fileno()).st_size
-            with written_whole(target) as writer:
+            with replacing(target) as writer:
                 writer.write(bytes(HEADER))
                 tokens = _pump(reader, writer, source, encode, dtype, added, total, progress)
                 writer.seek(0)
                 writer.write(header(tokens, dtype))
+    except LabkitError:
+        raise
     except FileNotFoundError as error:
         raise MissingFileError("there is no such file or folder", where=error.filename) from None
     except OSError as error:

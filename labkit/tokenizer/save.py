@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from labkit.atomic import replacing
 from labkit.errors import FileAccessError
 from labkit.tokenizer.alphabet import to_symbols
-from labkit.tokenizer.atomic import written_whole
 from labkit.tokenizer.vocabulary import Vocabulary
 
 HEADER = "#version: 0.2"
@@ -78,5 +78,5 @@ def tokenizer_json(vocabulary: Vocabulary, names: dict[str, int], pairs: list[tu
 
 
 def _write(path: Path, text: str) -> None:
-    with written_whole(path) as file:
+    with replacing(path) as file:
         file.write(text.encode("utf-8"))

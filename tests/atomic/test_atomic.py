@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from labkit.atomic import replacing
 from labkit.errors import FileAccessError
 from labkit.storage import load_safetensors, open_safetensors, save_safetensors
-from labkit.storage.atomic import replacing
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 NUMEL = 400_000  # 1.6 MB a tensor: long enough to be killed in the middle
