@@ -99,6 +99,7 @@ class FastDecoder:
         config = model.config
         capacity = min(capacity or config.n_positions, config.n_positions)
         self.prepared = prepare(model)
+        self._single = self.prepared.split(torch.get_num_threads()) if batch == 1 else self.prepared
         self._shared = self.prepared.packed if batch > 1 or drafts else self.prepared  # for passes over several rows
         self.batch, self.device = batch, model.device
         self.cache = KVCache(config, capacity=capacity, batch=batch, dtype=model.dtype, device=model.device)
@@ -156,7 +157,7 @@ class FastDecoder:
 
     def new_rows(self, stream: Tensor, store: Store, table: Sequence[Tensor], mask: Tensor) -> Tensor:
         """One new position of each row through every block: stream [batch, n_embd] -> logits [batch, vocab]."""
-        prepared = self.prepared if self.batch == 1 else self._shared
+        prepared = self._single if self.batch == 1 else self._shared
         return logits(prepared, layers(prepared, stream, self.rows, store, table, mask))
 
     def bucket(self, positions: int) -> int:

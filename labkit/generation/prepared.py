@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.generation.packed import available, pack, packed_product, packed_unembed
+from labkit.generation.split import parts_for, split, split_bias, split_product, split_unembed
 from labkit.model import GPT2
 from labkit.model.operations import activation
 
@@ -65,20 +66,28 @@ class Prepared:
         if not available(self.head):
             return self
 
-        def product(pair: Pair) -> Pair:
-            return pair[0], pack(pair[1])
+        blocks = self._with_products(lambda bias, weight: (bias, pack(weight)))
+        return replace(self, blocks=blocks, head=pack(self.head), product=packed_product, unembed=packed_unembed)
 
-        blocks = tuple(
+    def split(self, threads: int) -> "Prepared":
+        """The same with every product of one row shared between so many threads, where that can be; nothing is copied."""
+        parts = parts_for(threads, self.config.n_embd, self.config.inner)
+        if parts == 1 or self.head.device.type != "cpu" or self.head.dtype in HALF:
+            return self
+        blocks = self._with_products(lambda bias, weight: (split_bias(bias, parts), split(weight, parts)))
+        return replace(self, blocks=blocks, head=split(self.head, parts), product=split_product, unembed=split_unembed)
+
+    def _with_products(self, change: Callable[[Tensor, Tensor], Pair]) -> tuple[Block, ...]:
+        return tuple(
             replace(
                 block,
-                c_attn=product(block.c_attn),
-                attn_c_proj=product(block.attn_c_proj),
-                c_fc=product(block.c_fc),
-                mlp_c_proj=product(block.mlp_c_proj),
+                c_attn=change(*block.c_attn),
+                attn_c_proj=change(*block.attn_c_proj),
+                c_fc=change(*block.c_fc),
+                mlp_c_proj=change(*block.mlp_c_proj),
             )
             for block in self.blocks
         )
-        return replace(self, blocks=blocks, head=pack(self.head), product=packed_product, unembed=packed_unembed)
 
     @property
     def nbytes_per_token(self) -> int:

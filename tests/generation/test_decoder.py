@@ -156,3 +156,22 @@ def test_nothing_is_allocated_anew_for_the_cache(random_model: GPT2) -> None:
     for token in range(20):
         fast.step(torch.tensor([token]))
     assert fast.cache.table.data_ptr() == before
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_products_shared_between_threads_agree(random_model: GPT2, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    fast, whole = FastDecoder(random_model), WholeText(random_model)
+    assert fast._single is not fast.prepared
+    assert fast._single.blocks[0].c_fc[1].data_ptr() == fast.prepared.blocks[0].c_fc[1].data_ptr()
+    assert worst(fast.prefill([[5, 6, 7]]), whole.prefill([[5, 6, 7]])) < 1e-5
+    for token in (9, 2, 6, 5):
+        assert worst(fast.step(torch.tensor([token])), whole.step(torch.tensor([token]))) < 1e-5
+
+
+def test_sizes_that_do_not_divide_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, seed=1, n_embd=21, n_head=3, n_inner=22)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    fast = FastDecoder(load_gpt2(tmp_path))
+    assert fast._single is fast.prepared
+    assert fast.prefill([[1, 2]]).shape == (1, 97)
