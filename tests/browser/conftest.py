@@ -1,4 +1,6 @@
-"""A browser and a JupyterLab for the session; without chromium these tests are skipped, and say why."""
+"""A browser and a JupyterLab for all tests here; without Chromium they are skipped and say why, or, where
+LABKIT_REQUIRE_BROWSER is set, fail.
+"""
 
 import os
 import shutil
@@ -22,6 +24,8 @@ def chromium() -> str:
         found = shutil.which(name)
         if found:
             return found
+    if os.environ.get("LABKIT_REQUIRE_BROWSER"):
+        pytest.fail("LABKIT_REQUIRE_BROWSER is set, and there is no Chromium browser here")
     pytest.skip(f"no Chromium browser here (looked for {', '.join(NAMES)})")
 
 
