@@ -1,6 +1,5 @@
 """Where greedy texts part, the margin decides: a fault or a coin flip."""
 
-
 import pytest
 import torch
 
