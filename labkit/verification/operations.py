@@ -197,7 +197,8 @@ class Softmax:
     def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
         own = torch.where(self.allowed, uncertain[0].expand_as(output), 0.0)
         shared = (output * own).square().sum(dim=-1, keepdim=True).sqrt()  # [batch, head, pos_q, 1]
-        return output * _quadrature(own, shared)
+        # Scores of tens in a narrow dtype are off by whole units: the weight then moves by a factor, up to one.
+        return (output * torch.expm1(_quadrature(own, shared).clamp(max=100))).clamp(max=1)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_bad_paths(gpt2: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a")
     with pytest.raises(MissingFileError, match=r"nowhere\.txt: there is no such file"):
         gpt2.encode_file(tmp_path / "nowhere.txt", tmp_path / "ids.npy")
-    with pytest.raises(MissingFileError, match="no such file or folder"):
+    with pytest.raises(MissingFileError, match="no folder: no such folder; make it first"):
         gpt2.encode_file(tmp_path / "text.txt", tmp_path / "no folder" / "ids.npy")
     with pytest.raises(ArgumentError, match=r"the target's kind is unknown \(expected \.npy or \.safetensors"):
         gpt2.encode_file(tmp_path / "text.txt", tmp_path / "ids.bin")
