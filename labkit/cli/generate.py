@@ -135,7 +135,7 @@ def bench_generate(
     ] = None,
     *,
     tokens: Annotated[int, typer.Option(min=8, help="Tokens a run at most.")] = 48,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 8,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
     clock: Annotated[
         Literal["wall", "processor"], typer.Option(help="processor: one thread's own time, for a busy machine.")
