@@ -24,7 +24,7 @@ from labkit.verification.standard import recorded, reference_forward
 from labkit.verification.verdict import Floor, Truth, true_stage, weigh
 
 FITTED = range(20)
-HELD_OUT = range(3000, 3040)
+HELD_OUT = range(4000, 4040)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STANDARD_DEVIATIONS = (0.02, 0.1, 0.2, 0.5)
 

@@ -18,7 +18,7 @@ PRODUCT_FACTOR = 3.0
 SINGLE_FACTOR = 1.5
 """Times u and the size of a value that is rounded once (or the counted few times): half a unit more than the bound."""
 
-FLOOR_FACTOR = 4.0
+FLOOR_FACTOR = 8.0
 """c1: times the measured floor (the largest that transformers' own runs show) gives the budget of an inherited error."""
 
 INPUT_FACTOR = 3.0
