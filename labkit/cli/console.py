@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from labkit.errors import FileAccessError
-
 
 def safe(text: object) -> str:
     """The text with control characters written as escapes, so that a name in a file cannot drive a terminal.
@@ -42,8 +40,5 @@ def write_json(value: Any, target: str) -> None:
         return
     from labkit.atomic import replacing
 
-    try:
-        with replacing(target) as file:
-            file.write(text.encode("utf-8"))
-    except OSError as error:
-        raise FileAccessError("the JSON file cannot be written", where=target, got=error.strerror) from error
+    with replacing(target) as file:
+        file.write(text.encode("utf-8"))
