@@ -34,6 +34,9 @@ LEAST_ROUNDING = {torch.float64: 64.0, torch.float32: 64.0, torch.bfloat16: 8.0,
 SAFETY = 16.0
 """Nor is one below so many times the largest difference seen between a row read singly and read with others."""
 
+LOSS = 0.03
+"""Of the time spent so far, as much may have been lost on drafts, and two steps more; then none is tried."""
+
 LONGEST_PAUSE = 64
 """Single steps after drafts that did not pay, at most."""
 
@@ -97,6 +100,7 @@ class Lookup:
         self._width = 4
         self._pause = self._wait = 0
         self._step_seconds = math.inf
+        self._spent = self._saved = 0.0  # seconds in all, and seconds that drafts have won or (below 0) lost
         self._noise = 0.0  # the largest difference seen, in units of the row's largest logit
         self._measured = 0  # the cache's length when it was last looked for
         self.passes = self.drafted = self.kept = self.redone = 0
@@ -111,8 +115,9 @@ class Lookup:
         if not self._ready:
             row = rows[0]
             self._index.extend(row[self._index.length :])
-            draft = self._draft()
+            began, draft = time.perf_counter(), self._draft()
             self._ready.extend(self._read_draft(row, draft, new) if draft else self._read_one(row, new))
+            self._spent += time.perf_counter() - began
         return [self._ready.popleft()]
 
     def _draft(self) -> list[int]:
@@ -121,6 +126,8 @@ class Lookup:
             return []
         room = self._decoder.cache.capacity - self._decoder.length - 1
         if not self._decoder.length or room < 1 or self._step_seconds == math.inf:
+            return []
+        if self._saved < -(LOSS * self._spent + 2 * self._step_seconds):
             return []
         return self._index.draft(min(self._width, room))
 
@@ -134,7 +141,7 @@ class Lookup:
         if self._single == before:
             self._single += 1
             self._step_seconds = min(self._step_seconds, time.perf_counter() - began)
-        elif not bool(self._certain(logits)):
+        elif not self._certain(logits)[0]:
             logits = self._read_again(row, decoder.length)  # [1, vocab]
         return self._chooser.choose(logits, [row], new=new)
 
@@ -145,7 +152,7 @@ class Lookup:
         logits = decoder.extend(ids)[0]  # [pos, vocab]
         if before >= 2 * self._measured:
             self._measure(row[-1], before, logits[:1])
-        certain = self._certain(logits).tolist()
+        certain = self._certain(logits)
         text, chosen = list(row), list[int]()
         for place, expected in enumerate([*draft, None]):
             here = logits[place : place + 1]  # [1, vocab]
@@ -185,14 +192,19 @@ class Lookup:
         difference = (together - alone).abs().max() / alone.abs().max()  # []
         self._noise = max(self._noise, float(difference))
 
-    def _certain(self, logits: Tensor) -> Tensor:
-        """Whether each row's largest logit leads by more than rounding can account for, [pos]."""
-        first, second = logits.topk(2, dim=-1).values.float().unbind(-1)  # [pos], [pos]
-        least = LEAST_ROUNDING[logits.dtype] * torch.finfo(logits.dtype).eps
-        return first - second > max(least, SAFETY * self._noise) * logits.abs().amax(-1).float()
+    def _certain(self, logits: Tensor) -> list[bool]:
+        """Whether each row's largest logit leads by more than rounding can account for."""
+        leads = logits.topk(2, dim=-1).values.tolist()
+        least, most = (each.tolist() for each in logits.aminmax(dim=-1))
+        unit = max(LEAST_ROUNDING[logits.dtype] * torch.finfo(logits.dtype).eps, SAFETY * self._noise)
+        return [
+            first - second > unit * max(high, -low)
+            for (first, second), low, high in zip(leads, least, most, strict=True)
+        ]
 
     def _learn(self, *, seconds: float, gained: int) -> None:
         """Longer drafts where the pass paid; shorter ones, and a rest before the next, where it did not."""
+        self._saved += gained * self._step_seconds - seconds
         if seconds <= gained * self._step_seconds:
             self._pause, self._width = 0, min(LONGEST_DRAFT, 2 * self._width)
         else:

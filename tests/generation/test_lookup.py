@@ -86,7 +86,7 @@ def test_ties_within_rounding_are_decided_by_single_steps(near_ties: GPT2, monke
 
 def test_without_the_single_steps_ids_would_part(near_ties: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.generation.continuation.FastDecoder", Shaken)
-    monkeypatch.setattr(Lookup, "_certain", lambda _, logits: torch.ones(len(logits), dtype=torch.bool))
+    monkeypatch.setattr(Lookup, "_certain", lambda _, logits: [True] * len(logits))
     assert any(by_lookup(near_ties, prompt, 50)[0] != greedy(near_ties, prompt, 50) for prompt in REPEATING[1:3])
 
 
