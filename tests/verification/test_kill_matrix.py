@@ -14,6 +14,9 @@ from tests.oracles import random_checkpoint
 EQUIVALENT = {"mask-finite-1e4", "softmax-without-max"}
 """At these ranges exp(-10,000) is zero, and a softmax is the same with and without the maximum taken off."""
 
+WITHIN_ROUNDING = {"epsilon-1e-8": "epsilon-1e-12", "epsilon-1e-12": "epsilon-1e-8"}
+"""Mistakes that differ from each other by less than float32's rounding: where one is unknown the other fits."""
+
 SIZES: dict[str, Any] = {"vocab_size": 97, "n_positions": 96, "n_embd": 48}
 CONFIGS: dict[str, dict[str, Any]] = {
     "square": {"n_layer": 3, "n_head": 4, "n_inner": 48},
@@ -86,4 +89,4 @@ def test_each_cause_is_unknown_once_its_hypothesis_is_gone(tmp_path: Path) -> No
         matrix = kill_matrix(tmp_path, ids=prompts(97), faults=[name], hypotheses=without, floors="skip")
         for cell in matrix.cells:
             if cell.killed and name != "wrong-head-count":
-                assert cell.finding is None, f"{name} is called {cell.finding}"
+                assert cell.finding in (None, WITHIN_ROUNDING.get(name)), f"{name} is called {cell.finding}"
