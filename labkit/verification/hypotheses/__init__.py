@@ -1,6 +1,6 @@
 """The named mistakes that a verdict chooses among, each a small function from a scene to the stages as then run."""
 
-from labkit.verification.hypotheses import attention, embedding, norm, product, stream
+from labkit.verification.hypotheses import attention, embedding, norm, pattern, product, stream
 from labkit.verification.hypotheses.scene import Hypothesis as Hypothesis
 from labkit.verification.hypotheses.scene import Scene as Scene
 from labkit.verification.hypotheses.scene import site_of as site_of
@@ -10,6 +10,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *embedding.HYPOTHESES,
     *norm.HYPOTHESES,
     *attention.HYPOTHESES,
+    *pattern.HYPOTHESES,
     *product.HYPOTHESES,
     *stream.HYPOTHESES,
 )
