@@ -7,12 +7,15 @@ import os
 import stat
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 from labkit.errors import FileAccessError, MissingFileError
 
 _READ_AT_ONCE = 1 << 30  # bytes; the kernel hands out at most 2 GiB - 4 KiB a call
+_SHARED_NBYTES = 1 << 22  # below this, starting a thread costs more than a second reader saves
+_READERS = min(4, os.cpu_count() or 1)
 
 
 class ByteSource(Protocol):
@@ -86,7 +89,21 @@ class LocalFile:
             )
 
     def read_into(self, begin: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the bytes from ``begin`` on; a short file is an error, not a signal."""
+        """Fill ``buffer`` with the bytes from ``begin`` on; a short file is an error, not a signal.
+
+        A large range is read by a few threads at once, because the time goes into filling new pages of memory.
+        """
+        if len(buffer) < _SHARED_NBYTES or _READERS == 1 or not hasattr(os, "preadv"):
+            self._read_range(begin, buffer)
+            return
+        step = -(-len(buffer) // _READERS)
+        starts = range(0, len(buffer), step)
+        with ThreadPoolExecutor(_READERS) as readers:  # of this call alone: a kept pool would not survive a fork
+            parts = [readers.submit(self._read_range, begin + at, buffer[at : at + step]) for at in starts]
+        for part in parts:
+            part.result()
+
+    def _read_range(self, begin: int, buffer: memoryview) -> None:
         done = 0
         while done < len(buffer):
             part = buffer[done : done + _READ_AT_ONCE]

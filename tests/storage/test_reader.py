@@ -217,6 +217,40 @@ def test_copy_mode_survives_a_truncation_during_the_read(path: Path, monkeypatch
             file["table"]
 
 
+LARGE = torch.arange(12_000_011).to(torch.uint8)  # a length that 2, 3 and 4 parts do not divide
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A tensor that several threads read at once, of a length that none of them divides."""
+    path = tmp_path / "large.safetensors"
+    save_safetensors({"a": LARGE, "b": torch.arange(5)}, path)
+    return path
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 4])
+@pytest.mark.parametrize("huge", [True, False])
+def test_a_large_tensor_is_copied_whole(
+    large: Path, *, readers: int, huge: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.storage.sources._READERS", readers)
+    if not huge:
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    with open_safetensors(large, mode="copy") as file:
+        tensor = file["a"]
+        tensor.add_(1)  # its own memory
+        assert torch.equal(file["a"], LARGE)
+    assert torch.equal(tensor, LARGE + 1)
+
+
+def test_a_large_tensor_cut_during_its_read_is_an_error(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.storage.sources._READERS", 2)
+    with open_safetensors(large, mode="copy") as file:
+        monkeypatch.setattr(file._source, "require_unchanged", lambda: os.truncate(large, 9_000_000))
+        with pytest.raises(FileAccessError, match=r"the file ends inside the range"):
+            file["a"]
+
+
 def test_a_replaced_file_keeps_its_old_tensors(path: Path) -> None:
     with open_safetensors(path) as file:
         save_safetensors({"table": torch.zeros(2)}, path)
