@@ -72,10 +72,19 @@ class GPT2:
         return self.parameters_by_name["wte.weight"].device
 
     @property
+    def operations(self) -> Operations:
+        """What every block and the rest of the model computes by."""
+        return self._network.operations
+
+    @property
+    def block_operations(self) -> Mapping[int, Operations]:
+        """What single blocks compute by instead."""
+        return self._network.block_operations
+
+    @property
     def faithful(self) -> bool:
         """Whether every step is GPT-2's own operation: nothing is exchanged in the whole model or in one block."""
-        network = self._network
-        return all(each == Operations() for each in (network.operations, *network.block_operations.values()))
+        return all(each == Operations() for each in (self.operations, *self.block_operations.values()))
 
     def __call__(self, ids: Ids) -> Tensor:
         """Logits [batch, pos, vocab] of ids [batch, pos]; a plain list of ids is one row."""

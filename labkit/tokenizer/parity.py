@@ -5,10 +5,12 @@ In: a text. Out: one report for each peer. The peers are built from the same voc
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from labkit.errors import ArgumentError
 from labkit.tokenizer.blocks import blocks_of
+from labkit.tokenizer.files import TOKENIZER_JSON, find_pair
 from labkit.tokenizer.save import names_of, pairs_of
 from labkit.tokenizer.tokenizer import Tokenizer
 from labkit.tokenizer.vocabulary import Vocabulary
@@ -52,12 +54,13 @@ class Parity:
         return f"{compared}, differs: {d.text!r} is {list(d.ours)} here and {list(d.theirs)} there"
 
 
-def compare_with_peer(tokenizer: Tokenizer, text: str, peer: Peer) -> Parity:
+def compare_with_peer(tokenizer: Tokenizer, text: str, peer: Peer, *, encode: Encode | None = None) -> Parity:
     """Compare on a text, block by block, as far as the first difference.
 
+    ``encode``: the peer ready made (default: built from the same vocabulary).
     Raises ArgumentError where the peer is not installed or cannot hold the vocabulary.
     """
-    theirs = {"tiktoken": tiktoken_encode, "tokenizers": tokenizers_encode}[peer](tokenizer.vocabulary)
+    theirs = encode or {"tiktoken": tiktoken_encode, "tokenizers": tokenizers_encode}[peer](tokenizer.vocabulary)
     done = tokens = 0
     for block in blocks_of(text, size=BLOCK):
         ids = tokenizer.encode(block)
@@ -113,7 +116,33 @@ def tokenizers_encode(vocabulary: Vocabulary) -> Encode:
 
     peer = Peer(BPE(vocab=names_of(vocabulary), merges=pairs_of(vocabulary)))
     peer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    return _plain(peer)
 
+
+def tokenizers_encode_files(folder: Path) -> Encode:
+    """The same by tokenizers' own reading of a folder's tokenizer.json, or of its vocab.json and merges.txt.
+
+    Raises ArgumentError where tokenizers cannot read them.
+    """
+    from tokenizers import Tokenizer as Peer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    whole, pair = folder / TOKENIZER_JSON, find_pair(folder)
+    try:
+        if pair is not None and not whole.is_file():
+            peer = Peer(BPE.from_file(*map(str, pair)))
+            peer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        else:
+            stored = Peer.from_file(str(whole))
+            peer = Peer(stored.model)  # without its added tokens, which are no matter of merges
+            peer.pre_tokenizer = stored.pre_tokenizer
+    except Exception as error:  # the Rust side raises nothing narrower
+        raise ArgumentError("tokenizers cannot read the vocabulary", where=folder, got=str(error)) from error
+    return _plain(peer)
+
+
+def _plain(peer: Any) -> Encode:
     def encode(text: str) -> list[int]:
         ids: list[int] = peer.encode(text, add_special_tokens=False).ids
         return ids

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.checkpoint import read_checkpoint
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from labkit.load import embedded, load_gpt2
+from labkit.load import embedded
 from labkit.model.taps import tap_names
 from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs
@@ -63,7 +64,7 @@ def verify_callable(
     say = progress or (lambda _step: None)
     path = embedded() if folder is None else Path(folder)
     say("loading the checkpoint")
-    config = load_gpt2(path).config
+    config = read_checkpoint(path).config
     chosen, notes = choose_prompts(path, config, prompts, ids)
     check_room(chosen, config, tokens)
     placed, call = _prepared(fn_or_module, name_map, config)

@@ -5,13 +5,14 @@ dtype though each lies within its budget: some faults show in the pattern of err
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from labkit.verification.chain import Stage
+from labkit.verification.chain import Stage, build_chain
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
+from labkit.verification.pieces import View
 from labkit.verification.precision import unit_roundoff
 from labkit.verification.replay import Finding, Replay, misshapen, non_finite
 from labkit.verification.verdict import StageResult
@@ -68,21 +69,48 @@ class Detective:
         self._effects: dict[str, float] = dict.fromkeys((h.name for h in hypotheses if not h.fitted), 0.0)
         self._places: dict[str, str] = dict.fromkeys(self._effects, "")
 
-    def look(self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult]) -> Finding | None:
-        """Look at one site: the results of its recorded taps, of the candidate and of a clean run."""
+    def look(
+        self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult], views: Sequence[View] = ()
+    ) -> Finding | None:
+        """Look at one site: the results of its recorded taps, of the candidate and of a clean run.
+
+        ``views``: parts of a large scene to replay on, in turn until the fault is named (default: the whole scene).
+        """
         bad = next((result for result in results.values() if result.cause in ("shape", "non-finite")), None)
-        finding = self._replay_site(results, clean) if bad is None else self._defect(bad)
+        finding = self._replay_site(results, clean, views) if bad is None else self._defect(bad)
         self.findings += [] if finding is None else [finding]
         return finding
 
-    def _replay_site(self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult]) -> Finding | None:
+    def _replay_site(
+        self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult], views: Sequence[View]
+    ) -> Finding | None:
         wrong = [tap for tap, result in results.items() if result.cause == "local"]
-        first, replay = wrong[0] if wrong else next(iter(results)), Replay(self.scene, self._hypotheses)
+        first, scenes = wrong[0] if wrong else next(iter(results)), self._scenes(views)
         if self._covers(first):
-            for name, effect in replay.visible(first).items():
+            for name, effect in Replay(scenes[0], self._hypotheses).visible(first).items():
                 if effect > self._effects[name]:
                     self._effects[name], self._places[name] = effect, first
-        return replay.explain(first) if self._worth_replaying(results, clean) else None
+        finding = None
+        if self._worth_replaying(results, clean):
+            for scene in scenes:
+                finding = Replay(scene, self._hypotheses).explain(first)
+                if not wrong or (finding is not None and finding.candidates):
+                    break
+        return finding
+
+    def _scenes(self, views: Sequence[View]) -> list[Scene]:
+        whole = self.scene
+        return [
+            whole
+            if view.inputs is whole.inputs
+            else replace(
+                whole,
+                stages=build_chain(whole.config, whole.weights, view.inputs),
+                inputs=view.inputs,
+                candidate=view.taps(whole.candidate),
+            )
+            for view in views
+        ] or [whole]
 
     def _covers(self, tap: str) -> bool:
         return bool(self._cover) and (not tap.startswith("h.") or self.scene.block(tap) in self._cover)

@@ -4,7 +4,7 @@ file bytes -> header -> tensors -> tokenizer ids   (of the folder: ``check_links
 -> taps -> logits -> tokens                        (of a verification: ``report_links``)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from labkit.load import embedded
 from labkit.storage import open_snapshot
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME, parse_index
 from labkit.tokenizer import Tokenizer
-from labkit.tokenizer.parity import compare_with_peer
+from labkit.tokenizer.parity import compare_with_peer, tokenizers_encode_files
 from labkit.verification.reference_tensors import compare_readers
 from labkit.verification.report import Report
 
@@ -159,18 +159,28 @@ def _tensors(folder: Path) -> Found:
 
 
 def _tokenizer_ids(folder: Path) -> Found | None:
-    """Our ids against tokenizers' on the battery, and back to the text."""
+    """Our ids against those of tokenizers, which reads the files itself, on the battery, and back to the text."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
         return None
-    tokenizer, count = Tokenizer.from_folder(folder), 0
-    for text in BATTERY:
-        parity = compare_with_peer(tokenizer, text, "tokenizers")
+    tokenizer, peer, count = Tokenizer.from_folder(folder), tokenizers_encode_files(folder), 0
+    texts = (*BATTERY, *_own_texts(tokenizer))
+    for text in texts:
+        parity = compare_with_peer(tokenizer, text, "tokenizers", encode=peer)
         if parity.difference is not None:
             raise Broken(str(parity))
         if tokenizer.decode(tokenizer.encode(text)) != text:
             raise Broken(f"the ids of {text!r} do not decode to it again")
         count += parity.tokens
-    return f"{len(BATTERY)} texts, {count} ids as by tokenizers, and back to the same texts", ()
+    return f"{len(texts):,} texts, every token's own among them, {count:,} ids as by tokenizers, and back", ()
+
+
+def _own_texts(tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of every token that is whole characters."""
+    for data in tokenizer.vocabulary.tokens:
+        try:
+            yield (data or b"").decode()
+        except UnicodeDecodeError:
+            continue
 
 
 def _taps(report: Report) -> Link:

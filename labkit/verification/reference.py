@@ -66,6 +66,8 @@ def build_reference(
     with _BUILDING, quiet_transformers():
         hf_config = transformers.GPT2Config(**{**fields, "attn_implementation": "eager"})
         hf_config.dtype = dtype
+        if dtype == torch.float64:
+            hf_config.reorder_and_upcast_attn = False  # its attention insists on float32
         with torch.device("meta"), no_init_weights():
             model = transformers.GPT2LMHeadModel(hf_config)
     wanted = {name.removeprefix("transformer."): name for name in model.state_dict()}

@@ -22,7 +22,7 @@ from labkit.verification.controls import Controls, ControlWalk, Only
 from labkit.verification.detective import Coverage, Detective, last_of_site
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
 from labkit.verification.orders import Order, renumbered
-from labkit.verification.pieces import Piece, pieces_of
+from labkit.verification.pieces import Piece, pieces_of, views_of
 from labkit.verification.precision import Precision
 from labkit.verification.reference import KeyOrder, capture, load_reference, parameters_of
 from labkit.verification.replay import Finding
@@ -95,30 +95,35 @@ class Standard:
         truth, controls, done = Truth(), ControlWalk(floor), last_use(stages, present)
         kept = until_block_ends(done)
         control = Only(clean, present)
-        detective = Detective(self._scene(stages, inputs, candidate), hypotheses)
+        detective = Detective(Scene(self.config, self.weights, stages, inputs, self.precision, candidate), hypotheses)
         results: dict[str, StageResult] = {}
         cleared: dict[str, StageResult] = {}
         agreements, explained = [], 0.0
         for tap, stage in stages.items():
-            judged, passed = [], []
-            for piece in self._pieces(stage, stages, present, inputs):
+            judged, passed, budgets = [], [], []
+            pieces = self._pieces(stage, stages, present, inputs)
+            for piece in pieces:
                 expected = self._true_stage(stage, truth_taps, truth, piece)
+                budgets += [] if tap in done[tap] else [expected.budget]
                 if tap in present:
                     rest = (expected, floor[tap], piece.inputs, self.precision)
-                    judged.append(weigh(stage, stages, piece.taps(candidate), *rest).verdict())
+                    result = weigh(stage, stages, piece.taps(candidate), *rest).verdict()
+                    judged.append(piece.placed(result, candidate[tap].shape))
                     passed.append(controls.check(weigh(stage, stages, piece.taps(control), *rest)))
                 if tap == "logits":
                     explained = max(explained, float(floor[tap].budget(expected).max()))
                     if tap in present and judged[-1].cause != "shape":
                         agreements.append(agree(piece.taps(candidate)[tap], expected.output))
+            if budgets:
+                truth.keep(tap, budgets)
             if tap in present:
                 results[tap], cleared[tap] = merge_results(judged), merge_results(passed)
                 if last_of_site(tap, present):
                     site = [each for each in site_taps(tap) if each in present]
-                    if len(judged) > 1:  # row-wise and large: its last rows are enough to replay
-                        detective.scene = self._scene(stages, piece.inputs, piece.taps(candidate))
                     finding = detective.look(
-                        {each: results[each] for each in site}, {each: cleared[each] for each in site}
+                        {each: results[each] for each in site},
+                        {each: cleared[each] for each in site},
+                        views_of(pieces, judged, inputs, self.config.n_head),
                     )
                     if finding is not None and all(results[each].verdict == "same" for each in site):
                         results[finding.where] = replace(results[finding.where], verdict="differs", cause="pattern")
@@ -133,17 +138,15 @@ class Standard:
             detective.coverage,
         )
 
-    def _scene(self, stages: Mapping[str, Stage], inputs: Inputs, candidate: Mapping[str, Tensor]) -> Scene:
-        return Scene(self.config, self.weights, stages, inputs, self.precision, candidate)
-
     def measure(self, inputs: Inputs) -> tuple[dict[str, Stage], dict[str, Expected], dict[str, Floor]]:
         """The chain, the true value of every stage with its uncertainty, and the floor, all kept in memory."""
         stages = build_chain(self.config, self.weights, inputs)
         floor = self._measure_floor(stages, inputs)
-        truth, taps = Truth(), recorded(self._truth_run(inputs))
-        for stage in stages.values():
-            true_stage(stage, taps, truth, inputs, self.precision)
-        return stages, truth.expected, floor
+        taps, expected, budgets = recorded(self._truth_run(inputs)), dict[str, Expected](), dict[str, Tensor]()
+        for tap, stage in stages.items():
+            expected[tap], _ = true_stage(stage, taps, budgets, inputs, self.precision)
+            budgets[tap] = expected[tap].budget
+        return stages, expected, floor
 
     def capture_clean(self, inputs: Inputs, seed: int) -> dict[str, Tensor]:
         """Every tap of transformers in the dtype under test, summed in the order of ``seed``."""
@@ -154,22 +157,26 @@ class Standard:
         runs = (self._reference_run(inputs, None), self._reference_run(inputs, FLOOR_ORDER))
         with streamed(stages, self._truth_run(inputs), *runs) as (truth_taps, *windows):
             for tap, stage in stages.items():
-                shares = []
+                shares, budgets = [], []
                 for piece in self._pieces(stage, stages, set(stages), inputs):
                     expected = self._true_stage(stage, truth_taps, truth, piece)
+                    budgets += [] if tap in done[tap] else [expected.budget]
                     values = [piece.taps(window)[tap] for window in windows]
                     shares.append(Floor.measure(tap, expected, values, piece.inputs).share)
                 floor[tap] = Floor(max(shares))
+                if budgets:
+                    truth.keep(tap, budgets)
                 _forget(done[tap], truth, truth_taps, *windows)
         return floor
 
     def _pieces(self, stage: Stage, stages: Mapping[str, Stage], present: set[str], inputs: Inputs) -> list[Piece]:
-        return pieces_of(stage, recorded_inputs(stage, stages, present), inputs, self.config.vocab_size)
+        needed = recorded_inputs(stage, stages, present)
+        return pieces_of(stage, needed, inputs, heads=self.config.n_head, vocabulary=self.config.vocab_size)
 
     def _true_stage(self, stage: Stage, taps: Mapping[str, Tensor], truth: Truth, piece: Piece) -> Expected:
-        part = piece.truth(truth)
-        expected = true_stage(stage, piece.taps(taps), part, piece.inputs, self.precision)
-        truth.chain_error = max(truth.chain_error, part.chain_error)
+        budgets = piece.taps(truth.budgets)
+        expected, off = true_stage(stage, piece.taps(taps), budgets, piece.inputs, self.precision)
+        truth.chain_error = max(truth.chain_error, off)
         return expected
 
     def _truth_run(self, inputs: Inputs) -> Forward:

@@ -142,11 +142,10 @@ def _check_steps(inputs: Inputs, steps: int, config: GPT2Config) -> None:
 
 def _planted(before: GPT2, after: GPT2) -> GPT2:
     """``after``, with the exchanged operations of ``before`` kept: one fault beside another."""
-    kept = {**before._network.block_operations, **after._network.block_operations}
-    everywhere, right = after._network.operations, Operations()
-    earlier = before._network.operations
+    kept = {**before.block_operations, **after.block_operations}
+    everywhere, right = after.operations, Operations()
     changed = {
-        field.name: getattr(earlier, field.name)
+        field.name: getattr(before.operations, field.name)
         for field in fields(Operations)
         if getattr(everywhere, field.name) == getattr(right, field.name)
     }

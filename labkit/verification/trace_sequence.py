@@ -176,6 +176,11 @@ class TraceSequence(Mapping[str, Tensor]):
         """Decode steps after the first pass."""
         return len(self._passes) - 1
 
+    @property
+    def prompt_length(self) -> int:
+        """Positions of the first pass."""
+        return self._passes[0].sizes.pos
+
     def stale_cache(self) -> tuple[str, ...]:
         """Steps whose recorded keys or values of earlier positions are not those that were computed, a line each."""
         lines = []

@@ -57,30 +57,39 @@ class StageResult:
 
 @dataclass
 class Truth:
-    """transformers in float64, stage by stage: each true value with the uncertainty that rounding carries along."""
+    """What the walk down the float64 run of transformers remembers for the stages to come."""
 
-    expected: dict[str, Expected] = field(default_factory=dict)
+    budgets: dict[str, Tensor] = field(default_factory=dict)
+    """By tap: what rounding so far may do to its true value, element by element."""
     chain_error: float = 0.0
     """Largest disagreement of the chain with transformers on transformers' own taps, relative to the stage's largest."""
 
+    def keep(self, tap: str, parts: Sequence[Tensor]) -> None:
+        """Remember a stage's budget, given whole or in pieces along the second axis."""
+        self.budgets[tap] = parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+
     def forget(self, names: set[str]) -> None:
         """Drop what no later stage needs."""
-        for name in names & self.expected.keys():
-            del self.expected[name]
+        for name in names & self.budgets.keys():
+            del self.budgets[name]
 
 
 def true_stage(
-    stage: Stage, taps: Mapping[str, Tensor], truth: Truth, inputs: Inputs, precision: Precision
-) -> Expected:
-    """The stage's true value, and what rounding so far may do to it; remembered in ``truth`` for the stages to come."""
+    stage: Stage,
+    taps: Mapping[str, Tensor],
+    budgets: Mapping[str, Tensor],
+    inputs: Inputs,
+    precision: Precision,
+) -> tuple[Expected, float]:
+    """The stage's true value with what rounding so far may do to it, and how far the chain misses it (see ``Truth``).
+
+    ``budgets``: those of the stage's inputs.
+    """
     values = tuple(taps[name] for name in stage.inputs)
-    uncertain = tuple(truth.expected[name].budget for name in stage.inputs)
-    here = expect(stage, values, uncertain, precision)
+    here = expect(stage, values, tuple(budgets[name] for name in stage.inputs), precision)
     true = taps[stage.tap]
     off = torch.where(compared(stage.tap, inputs), (here.output - true).abs(), 0.0)
-    truth.chain_error = max(truth.chain_error, float(off.max()) / max(float(true.abs().max()), 1e-300))
-    truth.expected[stage.tap] = Expected(true, here.own, here.inherited)
-    return truth.expected[stage.tap]
+    return Expected(true, here.own, here.inherited), float(off.max()) / max(float(true.abs().max()), 1e-300)
 
 
 @dataclass(frozen=True)

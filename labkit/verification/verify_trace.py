@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import torch
+
+from labkit.checkpoint import read_checkpoint
 from labkit.config import GPT2Config
 from labkit.errors import TraceError
-from labkit.load import embedded, load_gpt2
+from labkit.load import embedded
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.prompts import Prompt
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
+from labkit.verification.tokens import TokenResult
 from labkit.verification.trace import Trace, open_trace
 from labkit.verification.trace_next import NextTap, choose_next
 from labkit.verification.trace_record import weights_sha256
@@ -40,7 +44,7 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
     place = embedded() if folder is None else Path(folder)
     with open_trace(path) as trace:
         say("loading the checkpoint")
-        config = load_gpt2(place).config
+        config = read_checkpoint(place).config
         notes = _config_notes(trace, config)
         sequence = TraceSequence(trace)
         if not len(sequence):
@@ -52,7 +56,8 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
         say("every recorded stage")
         case = standard.judge(sequence, sequence.inputs)
         following = _next_tap(standard, sequence, case)
-        notes += (*_contents_notes(trace, sequence), *_weights_notes(trace, place), *sequence.stale_cache())
+        tokens, choices = _step_tokens(standard, sequence, case.explained)
+        notes += (*_contents_notes(trace, sequence), *_weights_notes(trace, place), *sequence.stale_cache(), *choices)
         return Report(
             checkpoint=place.name,
             engine=trace.metadata.engine,
@@ -61,7 +66,7 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
             prompts=_prompts(sequence.inputs),
             stages=case.stages,
             agreement=case.agreement,
-            tokens=(),
+            tokens=tokens,
             controls=case.controls,
             findings=case.findings,
             coverage=case.coverage,
@@ -75,6 +80,50 @@ def _next_tap(standard: Standard, sequence: TraceSequence, case: Case) -> NextTa
     stages = build_chain(standard.config, standard.weights, sequence.inputs)
     origins = [stage.name for stage in case.stages if stage.cause == "local"]
     return choose_next(stages, sequence, origins[0]) if origins else None
+
+
+def _step_tokens(
+    standard: Standard, sequence: TraceSequence, explained: float
+) -> tuple[tuple[TokenResult, ...], tuple[str, ...]]:
+    """The ids that decode steps were given against the truth's first choices; a note where a row was not decoded greedily.
+
+    The truth is given the trace's own ids, so that one other choice does not make all that follow differ.
+    """
+    if not sequence.step_count:
+        return (), ()
+    inputs, start = sequence.inputs, sequence.prompt_length
+    with torch.inference_mode():
+        logits = standard.truth_model(
+            input_ids=inputs.ids,
+            attention_mask=inputs.attention_mask,
+            position_ids=inputs.position_ids,
+            use_cache=False,
+            logits_to_keep=inputs.ids.shape[1] - start + 1,
+        ).logits[:, :-1]  # [batch, step, vocab]
+    given = inputs.ids[:, start:]  # [batch, step]
+    behind = logits.amax(dim=-1) - logits.gather(-1, given[..., None])[..., 0]  # [batch, step]
+    results, notes = [], []
+    for row, margins in enumerate(behind):
+        chosen, best = given[row].tolist(), logits[row].argmax(dim=-1).tolist()
+        worst = int(margins.argmax())
+        if float(margins[worst]) > 2 * explained:
+            notes.append(
+                f"prompt {row + 1}: position {start + worst} was given id {chosen[worst]}, where the truth's first choice is "
+                f"{best[worst]}, {float(margins[worst]):.2g} logits ahead (rounding explains {explained:.1g}): not greedy"
+            )
+            continue
+        parted = next((step for step, pair in enumerate(zip(chosen, best, strict=True)) if pair[0] != pair[1]), None)
+        results.append(
+            TokenResult(
+                actual=tuple(chosen),
+                expected=tuple(best),
+                verdict="same" if parted is None else "coin flip",
+                parted_at=parted,
+                margin=None if parted is None else float(margins[parted]),
+                explained=None if parted is None else explained,
+            )
+        )
+    return tuple(results), tuple(notes)
 
 
 def _config_notes(trace: Trace, config: GPT2Config) -> tuple[str, ...]:

@@ -86,6 +86,8 @@ def test_upcasting_flag_does_not_stop_the_float64_truth(folder: Path, tmp_path: 
     random_checkpoint.write(tmp_path, seed=3, reorder_and_upcast_attn=True)
     plain, upcast = (capture(load_reference(each), torch.tensor(IDS)) for each in (folder, tmp_path))
     assert torch.equal(plain["logits"], upcast["logits"])
+    untapped = load_reference(tmp_path)(input_ids=torch.tensor(IDS), use_cache=False).logits
+    assert torch.equal(untapped, plain["logits"])
 
 
 def test_missing_tensors_and_files_are_named(folder: Path, tmp_path: Path) -> None:

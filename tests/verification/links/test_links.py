@@ -11,7 +11,7 @@ import torch
 import labkit
 from labkit.cli.main import run
 from labkit.report.links import chain_line
-from labkit.tokenizer.parity import tokenizers_encode
+from labkit.tokenizer import Tokenizer
 from labkit.verification import links as links_module
 from labkit.verification import reference_tensors
 from labkit.verification.links import BATTERY, check_links, first_broken, report_links, whole_chain
@@ -94,12 +94,27 @@ def test_the_hash_of_all_tensors_is_of_their_contents(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_a_tokenizer_that_encodes_otherwise_is_broken(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labkit.tokenizer import parity
+@pytest.mark.parametrize("left_out", [("tokenizer.json",), ("vocab.json", "merges.txt")])
+def test_tokenizers_reads_the_files_itself(
+    copy: Path, tmp_path: Path, left_out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary that labkit misreads must not be handed to the peer: here labkit reads ids in another order."""
+    other = Path(shutil.copytree(copy, tmp_path / "other"))
+    (other / "tokenizer.json").unlink()
+    ids = json.loads((other / "vocab.json").read_text())
+    ids["Ġthe"], ids["Ġand"] = ids["Ġand"], ids["Ġthe"]
+    (other / "vocab.json").write_text(json.dumps(ids))
+    for name in left_out:
+        (copy / name).unlink()
+    assert check_links(copy)[3].verdict == "holds"
+    misread = Tokenizer.from_folder(other)
+    monkeypatch.setattr(links_module.Tokenizer, "from_folder", lambda folder: misread)
+    assert check_links(copy)[3].verdict == "broken"
 
-    monkeypatch.setattr(
-        parity, "tokenizers_encode", lambda vocabulary: lambda text: tokenizers_encode(vocabulary)(text.lower())
-    )
+
+def test_a_tokenizer_that_encodes_otherwise_is_broken(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: right(self, text.lower()))
     link = check_links(copy)[3]
     assert link.verdict == "broken"
     assert "'I' is" in link.detail

@@ -17,6 +17,7 @@ from labkit.verification.trace import TraceMetadata
 from labkit.verification.trace_record import Recorded, record_trace
 from labkit.verification.verify_trace import verify_trace
 from tests.oracles import random_checkpoint
+from tests.verification.trace.conftest import IDS
 
 PADDED = [[5, 17, 3, 96, 42, 7, 80, 9], [11, 2, 8]]
 
@@ -203,6 +204,37 @@ def test_positions_by_row_and_wpe_by_row(checkpoint: Path, clean: Recorded, save
     assert verify_trace(save(by_row, clean.metadata), checkpoint).verdict == "same"
     shifted = {**tensors, "position_ids": torch.arange(6)[None] + 1}
     assert verify_trace(save(shifted, clean.metadata), checkpoint).first_divergence == "wpe"
+
+
+def test_the_ids_of_decode_steps_are_the_truths_first_choices(checkpoint: Path, record: Callable[..., Path]) -> None:
+    for ids in (IDS, PADDED):
+        report = verify_trace(record(ids=ids, steps=3, taps=["logits"]), checkpoint)
+        assert [(each.verdict, each.actual) for each in report.tokens] == [
+            ("same", each.expected) for each in report.tokens
+        ]
+        assert [len(each.actual) for each in report.tokens] == [3, 3]
+        assert "not greedy" not in " ".join(report.notes)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_an_id_that_is_not_the_first_choice_is_told(checkpoint: Path, save: Callable[..., Path], step: int) -> None:
+    """The second row of the batch takes its second choice in one step; all taps are right for the ids given."""
+    model, rows = load_gpt2(checkpoint), torch.tensor(IDS)  # [batch, pos]
+    for number in range(3):
+        ranked = model(rows)[:, -1].topk(2).indices  # [batch, 2]
+        rows = torch.cat([rows, torch.stack([ranked[0, 0], ranked[1, int(number == step)]])[:, None]], dim=1)
+    logits, prompt = model(rows), len(IDS[0])
+    tensors = {"input_ids": rows[:, :prompt], "logits": logits[:, :prompt]}
+    for number in range(3):
+        at = slice(prompt + number, prompt + number + 1)
+        tensors |= {f"step.{number}.input_ids": rows[:, at], f"step.{number}.logits": logits[:, at]}
+    metadata = record_trace(checkpoint, engine="labkit", ids=IDS).metadata
+    report = verify_trace(save(tensors, metadata), checkpoint)
+    assert report.verdict == "same", str(report)
+    assert [each.actual for each in report.tokens] == [tuple(rows[0, prompt:].tolist())]
+    told = [note for note in report.notes if "not greedy" in note]
+    assert len(told) == 1
+    assert told[0].startswith(f"prompt 2: position {prompt + step} was given id {int(rows[1, prompt + step])}, ")
 
 
 def test_another_models_trace_is_refused(clean: Recorded, checkpoint: Path, save: Callable[..., Path]) -> None:
