@@ -12,8 +12,8 @@ from torch import Tensor
 from labkit.verification.chain import Inputs, Stage
 from labkit.verification.verdict import StageResult
 
-PIECE_NUMEL = 1 << 22
-"""Elements judged at a time: a dozen float64 tensors of this size are alive at once (32 MiB each)."""
+PIECE_NUMEL = 1 << 21
+"""Elements judged at a time: a dozen float64 tensors of this size are alive at once (16 MiB each)."""
 
 _BY_HEAD = (".attn.q", ".attn.k", ".attn.v", ".attn.scores", ".attn.pattern", ".attn.z")
 """Taps with heads on the second axis."""

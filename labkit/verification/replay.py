@@ -17,6 +17,7 @@ from torch import Tensor
 from labkit.verification.budget import as_stored, compared, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
+from labkit.verification.trace_next import choose_next
 from labkit.verification.verdict import expect_locally, share_of
 
 DECISIVE = 12.0
@@ -31,6 +32,9 @@ SLOPE_SLACK = 0.25
 MAX_SPAN = 30
 """Stages between recorded taps (two blocks) up to which mistakes are replayed: each replay runs all of them again."""
 
+MASKED = -1e3
+"""Scores below this are a mask's: no query and key of GPT-2 come near it."""
+
 CauseKind = Literal["named", "tie", "unknown", "shape", "non-finite"]
 
 
@@ -39,6 +43,8 @@ class Fit:
     """How well one explanation reproduces what the candidate recorded at one site."""
 
     name: str
+    home: str
+    """The stage at which the mistake would have been made."""
     share: float
     """The largest residual over its budget: within rounding up to 1."""
     max_error: float
@@ -69,6 +75,8 @@ class Finding:
     kind: CauseKind
     cause: str | None
     """The name of the hypothesis; None where there is none or more than one."""
+    home: str | None
+    """The stage at which the named mistake was made: before ``where`` if that stage was not recorded."""
     candidates: tuple[str, ...]
     """The names that fit: one where named, several where tied, none where unknown."""
     text: str
@@ -102,12 +110,13 @@ class Replay:
         """The right operation first, then every hypothesis about the stages that ``where`` covers."""
         observed = [tap for tap in site_taps(where) if tap in self.scene.candidate]
         right = self._residuals(observed, {})
-        fits = [self._fit(NULL, right, right)]
+        fits = [self._fit(NULL, where, right, right)]
         for tap in self._sites(where):
             for hypothesis in self._by_site.get(site_of(tap), []):
                 variants = hypothesis.variants(self.scene, tap)
                 if variants:
-                    fits.append(self._fit(hypothesis, self._residuals(observed, variants), right))
+                    home = where if where in site_taps(tap) else tap
+                    fits.append(self._fit(hypothesis, home, self._residuals(observed, variants), right))
         return fits
 
     def _sites(self, where: str) -> tuple[str, ...]:
@@ -137,7 +146,7 @@ class Replay:
         shared = scene.config.n_embd if any(site_of(tap) == "ln" for tap in observed) else 1
         return Residuals(actual, output, budget, int((budget > 0).sum()) // shared)
 
-    def _fit(self, hypothesis: Hypothesis, here: "Residuals", right: "Residuals") -> Fit:
+    def _fit(self, hypothesis: Hypothesis, home: str, here: "Residuals", right: "Residuals") -> Fit:
         budget = torch.maximum(here.budget, right.budget)
         error, effect = here.actual - here.output, here.output - right.output
         weight = torch.where(budget > 0, 1 / budget, 0.0)
@@ -146,6 +155,7 @@ class Replay:
         size = float((moved * moved).sum())
         return Fit(
             name=hypothesis.name,
+            home=home,
             share=float(share_of(error.abs(), budget, torch.ones_like(budget, dtype=torch.bool)).max()),
             max_error=float(error.abs().max()),
             rms=float(weighed.square().mean().sqrt()),
@@ -170,22 +180,25 @@ class Replay:
         return self._finding(where, right, _best(named) or _best(within))
 
     def _finding(self, where: str, right: Fit, best: list[Fit]) -> Finding:
-        covered = self._covered(where)
-        tensors = tuple(dict.fromkeys(name for tap in covered for name in self.scene.stages[tap].tensors))
+        recorded = self.scene.candidate
+        span = tuple(name for name in self._covered(where) if name == where or name not in recorded)
         kind: CauseKind = "named" if len(best) == 1 else "tie" if best else "unknown"
+        suspects = (best[0].home,) if kind == "named" else span
+        tensors = tuple(dict.fromkeys(name for tap in suspects for name in self.scene.stages[tap].tensors))
         return Finding(
             where=where,
-            span=covered,
+            span=span,
             kind=kind,
             cause=best[0].name if kind == "named" else None,
-            candidates=tuple(fit.name for fit in best),
+            home=best[0].home if kind == "named" else None,
+            candidates=tuple(dict.fromkeys(fit.name for fit in best)),
             text=self._text(where, best),
             error_right=right.max_error,
             error_replayed=best[0].max_error if best else None,
             share_right=right.share,
             share_replayed=best[0].share if best else None,
             tensors=tensors,
-            next_step=_next_step(where, kind, best, covered, tensors),
+            next_step=self._next_step(where, best, tensors),
         )
 
     def _text(self, where: str, best: Sequence[Fit]) -> str:
@@ -194,12 +207,36 @@ class Replay:
         for fit in best:
             hypothesis = known[fit.name]
             evidence = hypothesis.evidence(self.scene, where) if hypothesis.evidence is not None else ""
-            causes.append(f"{hypothesis.cause} [{fit.name}]" + (f", {evidence}" if evidence else ""))
+            place = "" if fit.home == where else f"in {fit.home}, "
+            causes.append(f"{place}{hypothesis.cause} [{fit.name}]" + (f", {evidence}" if evidence else ""))
         if not causes and len(self._covered(where)) > MAX_SPAN:
             return f"it lies in one of {len(self._covered(where))} stages, too many to replay the known faults in"
         if not causes:
             return "none of the known faults reproduces it"
         return causes[0] if len(causes) == 1 else "any of these reproduces it: " + "; ".join(causes)
+
+    def _next_step(self, where: str, best: Sequence[Fit], tensors: Sequence[str]) -> str:
+        scene = self.scene
+        reads = f" (it reads {', '.join(tensors)})" if tensors else ""
+        if len(best) == 1:
+            return f"correct this where your engine computes {best[0].home}{reads}, and run again"
+        following = choose_next(scene.stages, scene.candidate, where)
+        if following is not None:
+            return f"record {following.tap} as well: the fault lies between the recorded taps"
+        if best and where.endswith("attn.pattern") and self._masked(scene.stages[where].inputs[0]):
+            return "record the scores before the mask: yours hold the mask already, so that these give the same pattern"
+        if best:
+            return "they give the same values on this prompt: try one with more, and more varied, tokens"
+        return f"compare your code for {where} with the operation itself{reads}"
+
+    def _masked(self, scores: str) -> bool:
+        """Whether scores of the future were recorded with the mask on them."""
+        recorded, inputs = self.scene.candidate, self.scene.inputs
+        if scores not in recorded or inputs.ids.shape[1] < 2:
+            return False
+        value = recorded[scores]  # [batch, head, pos_q, pos_k]
+        future = value[(~inputs.allowed & inputs.real[:, None, :, None]).expand(value.shape)]
+        return bool((future < MASKED).any())
 
     def visible(self, where: str) -> dict[str, float]:
         """For every hypothesis about a tap's stages, the size of its effect here, in budgets; up to 1 it cannot be seen."""
@@ -224,17 +261,6 @@ def _best(fits: Sequence[Fit]) -> list[Fit]:
     return [first, *(fit for fit in fits if fit is not first and first.log_odds(fit) < DECISIVE)]
 
 
-def _next_step(where: str, kind: CauseKind, best: Sequence[Fit], covered: Sequence[str], tensors: Sequence[str]) -> str:
-    reads = f" (it reads {', '.join(tensors)})" if tensors else ""
-    if kind == "named":
-        return f"correct this where your engine computes {where}{reads}, and run again"
-    if kind == "tie":
-        return "run a longer prompt, on which these mistakes differ"
-    if len(covered) > 1:
-        return f"record {covered[len(covered) // 2 - 1]} as well: the fault lies between the recorded taps"
-    return f"compare your code for {where} with the operation itself{reads}"
-
-
 def misshapen(scene: Scene, where: str, expected: tuple[int, ...]) -> Finding:
     """The finding for a tap of the wrong shape; half or twice the heads are called by their name."""
     actual = tuple(scene.candidate[where].shape)
@@ -247,6 +273,7 @@ def misshapen(scene: Scene, where: str, expected: tuple[int, ...]) -> Finding:
         span=(where,),
         kind="named" if name else "shape",
         cause=name,
+        home=where if name else None,
         candidates=(name,) if name else (),
         text=text if name is None else f"{text} [{name}]",
         error_right=math.inf,
@@ -266,6 +293,7 @@ def non_finite(scene: Scene, where: str, at: tuple[int, ...]) -> Finding:
         span=(where,),
         kind="non-finite",
         cause=None,
+        home=None,
         candidates=(),
         text=f"it holds {value} at {list(at)}, and its inputs are finite",
         error_right=math.inf,
@@ -297,7 +325,13 @@ def merge_findings(parts: Sequence[Sequence[Finding]], order: Sequence[str]) -> 
 def _narrowed(finding: Finding, common: set[str]) -> Finding:
     kept = tuple(name for name in finding.candidates if name in common)
     named = len(kept) == 1
+    home = finding.where if named and len(finding.span) == 1 else None
     text = f"of those that tie here, all prompts together leave {', '.join(kept)}"
     return replace(
-        finding, candidates=kept, kind="named" if named else "tie", cause=kept[0] if named else None, text=text
+        finding,
+        candidates=kept,
+        kind="named" if named else "tie",
+        cause=kept[0] if named else None,
+        home=home,
+        text=text,
     )

@@ -52,7 +52,8 @@ class Report:
     @property
     def origins(self) -> tuple[str, ...]:
         """Every stage whose own operation is wrong; the others that differ were fed wrong inputs."""
-        return tuple(stage.name for stage in self.stages if stage.cause in OWN_CAUSES)
+        found = {finding.where for finding in self.findings}
+        return tuple(stage.name for stage in self.stages if stage.cause in OWN_CAUSES or stage.name in found)
 
     @property
     def verdict(self) -> Verdict:

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.verification.agreement import Agreement, agree, merge_agreement
-from labkit.verification.budget import Expected
+from labkit.verification.budget import Expected, compared
 from labkit.verification.chain import Inputs, Stage, build_chain
 from labkit.verification.controls import Controls, ControlWalk, Only
 from labkit.verification.detective import Coverage, Detective, last_of_site
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
+from labkit.verification.memory import give_back
 from labkit.verification.orders import Order, renumbered
 from labkit.verification.pieces import Piece, pieces_of, views_of
 from labkit.verification.precision import Precision
@@ -111,9 +112,11 @@ class Standard:
                     judged.append(piece.placed(result, candidate[tap].shape))
                     passed.append(controls.check(weigh(stage, stages, piece.taps(control), *rest)))
                 if tap == "logits":
-                    explained = max(explained, float(floor[tap].budget(expected).max()))
-                    if tap in present and judged[-1].cause != "shape":
-                        agreements.append(agree(piece.taps(candidate)[tap], expected.output))
+                    budget = torch.where(compared(tap, piece.inputs), floor[tap].budget(expected), 0.0)
+                    explained = max(explained, float(budget.max()))
+                    real = piece.inputs.real  # [batch, pos]
+                    if tap in present and judged[-1].cause != "shape" and bool(real.any()):
+                        agreements.append(agree(piece.taps(candidate)[tap][real], expected.output[real]))
             if budgets:
                 truth.keep(tap, budgets)
             if tap in present:
@@ -129,6 +132,8 @@ class Standard:
                         results[finding.where] = replace(results[finding.where], verdict="differs", cause="pattern")
             _forget(done[tap], truth, truth_taps, clean)
             _forget(kept[tap], truth, candidate)
+            if tap.endswith("resid_post"):
+                give_back()
         return Case(
             tuple(results.values()),
             controls.summary(truth),
@@ -167,6 +172,8 @@ class Standard:
                 if budgets:
                     truth.keep(tap, budgets)
                 _forget(done[tap], truth, truth_taps, *windows)
+                if tap.endswith("resid_post"):
+                    give_back()
         return floor
 
     def _pieces(self, stage: Stage, stages: Mapping[str, Stage], present: set[str], inputs: Inputs) -> list[Piece]:

@@ -1,5 +1,6 @@
 """Findings: the planted cause is named with its place; without its hypothesis it is none of the known faults."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import labkit
 from labkit.load import load_gpt2
+from labkit.model import GPT2, Operations
 from labkit.verification.chain import Inputs
 from labkit.verification.faults import FAULTS
 from labkit.verification.hypotheses import HYPOTHESES
@@ -67,10 +69,6 @@ def test_two_faults_in_different_blocks_are_both_named(folder: Path, standard: S
     once = FAULTS["erf-gelu"].plant(load_gpt2(folder), 0)
     first = once.run(IDS, taps="all").taps
     twice = FAULTS["transpose-c_proj"].plant(load_gpt2(folder), 2)
-    from dataclasses import replace
-
-    from labkit.model import GPT2, Operations
-
     both = GPT2(
         twice.config,
         twice.parameters_by_name,
@@ -132,8 +130,43 @@ def test_missing_taps_widen_the_span_of_a_finding(folder: Path, standard: Standa
     taps = FAULTS["erf-gelu"].plant(load_gpt2(folder), 1).run(IDS, taps=["h.*.resid_post", "logits"]).taps
     (finding,) = standard.judge(taps, Inputs(IDS)).findings
     assert finding.where == "h.1.resid_post"
-    assert "h.1.mlp.post" in finding.span
-    assert finding.cause == "erf-gelu"
+    assert finding.span[0] == "h.1.ln_1"
+    assert finding.span[-3:] == ("h.1.mlp.post", "h.1.mlp.out", "h.1.resid_post")
+    assert (finding.cause, finding.home, finding.tensors) == ("erf-gelu", "h.1.mlp.post", ())
+    assert finding.text.startswith("in h.1.mlp.post, the activation is erf gelu")
+    assert "where your engine computes h.1.mlp.post" in finding.next_step
+    without = [each for each in HYPOTHESES if each.name != "erf-gelu"]
+    (finding,) = standard.judge(taps, Inputs(IDS), hypotheses=without).findings
+    assert finding.kind == "unknown"
+    assert finding.next_step.startswith("record h.1.attn.z as well")
+
+
+def test_an_unknown_fault_sends_nobody_to_what_is_recorded_and_right(folder: Path, standard: Standard) -> None:
+    """k with its heads in reverse order: q and v, which belong to the same site, are right."""
+    taps = dict(load_gpt2(folder).run(IDS, taps="all").taps)
+    taps["h.1.attn.k"] = taps["h.1.attn.k"].flip(1)
+    findings = standard.judge(taps, Inputs(IDS)).findings
+    assert findings[0].where == "h.1.attn.k"
+    assert findings[0].span == ("h.1.attn.k",)
+    assert findings[0].next_step.startswith("compare your code for h.1.attn.k")
+
+
+def test_scores_recorded_with_the_mask_on_them_are_told(folder: Path, standard: Standard) -> None:
+    """The mask is one ahead and so are the recorded scores: no mask at all would give the same pattern."""
+    taps = dict(load_gpt2(folder).run(IDS, taps="all").taps)
+    ahead = torch.ones(IDS.shape[1], IDS.shape[1], dtype=torch.bool).tril(1)
+    masked = taps["h.1.attn.scores"].masked_fill(~ahead, -1e9)
+    taps |= {"h.1.attn.scores": masked, "h.1.attn.pattern": masked.softmax(dim=-1)}
+    finding = next(each for each in standard.judge(taps, Inputs(IDS)).findings if each.where == "h.1.attn.pattern")
+    assert {"no-mask", "mask-one-ahead"} <= set(finding.candidates)
+    assert finding.next_step.startswith("record the scores before the mask")
+
+
+def test_every_finding_is_among_the_origins(folder: Path) -> None:
+    """Also one that was seen in the pattern of errors of a stage that differs for what it was fed."""
+    report = labkit.verify(folder, ids=IDS.tolist(), tokens=0, plant="erf-gelu:1")
+    fed = tuple(replace(s, cause="inherited") if s.name == "h.1.mlp.post" else s for s in report.stages)
+    assert replace(report, stages=fed).origins == report.origins == ("h.1.mlp.post",)
 
 
 def test_what_ties_on_one_prompt_is_told_apart_by_another(folder: Path, standard: Standard) -> None:

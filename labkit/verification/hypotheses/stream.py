@@ -1,6 +1,7 @@
 """Mistakes around the residual stream, in the MLP's activation, and at the head."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from labkit.verification.operations import (
     ACTIVATIONS,
     Activation,
     Add,
+    Operation,
     Product,
+    Rounding,
     gelu_erf,
     gelu_new,
     gelu_sigmoid,
@@ -66,9 +69,28 @@ def _head_before_norm(scene: Scene, tap: str) -> Variants:
     return {tap: scene.changed(tap, scene.stages[tap].operation, (scene.stream(scene.config.n_layer),))}
 
 
+@dataclass(frozen=True)
+class Afterwards:
+    """An operation whose output is then scaled or rearranged: no copy of a large head is needed for it."""
+
+    operation: Operation
+    change: Callable[[Tensor], Tensor]
+
+    def compute(self, *inputs: Tensor) -> Tensor:
+        return self.change(self.operation.compute(*inputs))
+
+    def rounding(self, output: Tensor, *inputs: Tensor) -> Rounding:
+        before = self.operation.compute(*inputs)
+        rounding = self.operation.rounding(before, *inputs)
+        return Rounding(self.change(rounding.summed), rounding.terms, self.change(rounding.single))
+
+    def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
+        return self.change(self.operation.spread(output, inputs, uncertain))
+
+
 def _head_scaled(scene: Scene, tap: str) -> Variants:
-    head = scene.weights["lm_head.weight"].T * scene.config.n_embd**-0.5  # [n_embd, vocab]
-    return {tap: scene.changed(tap, Product(head, None))}
+    scale = scene.config.n_embd**-0.5
+    return {tap: scene.changed(tap, Afterwards(scene.stages[tap].operation, lambda logits: logits * scale))}
 
 
 def _head_tied(scene: Scene, tap: str) -> Variants:
@@ -78,7 +100,7 @@ def _head_tied(scene: Scene, tap: str) -> Variants:
 
 
 def _head_shifted(scene: Scene, tap: str) -> Variants:
-    return {tap: scene.changed(tap, Product(scene.weights["lm_head.weight"].T.roll(1, dims=-1), None))}
+    return {tap: scene.changed(tap, Afterwards(scene.stages[tap].operation, lambda logits: logits.roll(1, dims=-1)))}
 
 
 HYPOTHESES = (

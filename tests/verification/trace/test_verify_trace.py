@@ -216,6 +216,15 @@ def test_the_ids_of_decode_steps_are_the_truths_first_choices(checkpoint: Path, 
         assert "not greedy" not in " ".join(report.notes)
 
 
+def test_padding_counts_in_no_figure_of_the_logits(checkpoint: Path, record: Callable[..., Path]) -> None:
+    """What an engine computes at padding means nothing: here two engines differ there by whole logits."""
+    for engine in ("hf", "labkit"):
+        agreement = verify_trace(record(engine=engine, ids=PADDED, steps=3), checkpoint).agreement
+        assert agreement is not None
+        assert (agreement.pearson, agreement.top_1, agreement.top_5) == (pytest.approx(1, abs=1e-11), 1.0, 1.0)
+        assert agreement.kl_max < 1e-9
+
+
 @pytest.mark.parametrize("step", [0, 2])
 def test_an_id_that_is_not_the_first_choice_is_told(checkpoint: Path, save: Callable[..., Path], step: int) -> None:
     """The second row of the batch takes its second choice in one step; all taps are right for the ids given."""
