@@ -4,8 +4,9 @@ The names below are the public ones. Each is looked up when first used, so ``imp
 torch nor matplotlib.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from labkit.config import GPT2Config as GPT2Config
@@ -34,13 +35,4 @@ _HOMES = {
 
 __version__ = "0.1.0"
 __all__ = ["__version__", *_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labkit' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, ready=["__version__"])

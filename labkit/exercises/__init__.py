@@ -5,8 +5,9 @@
 01.2 not yet: that counts from the start of the data section, not of the file
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from labkit.exercises.task import Task as Task
@@ -21,13 +22,4 @@ _HOMES = {
     "zoo_trace": "labkit.exercises.zoo",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labkit.exercises' has no attribute {name!r}; its names: {', '.join(_HOMES)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -10,8 +10,9 @@ planted faults as they are.
 Nothing here imports torch until a name is used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from labkit.generation.cache import KVCache as KVCache
@@ -41,13 +42,4 @@ _HOMES = {
 }
 
 __all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labkit.generation' has no attribute {name!r}; its names: {', '.join(_HOMES)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

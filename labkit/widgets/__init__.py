@@ -3,8 +3,9 @@
 A name is looked up when first used, so that the merge stepper loads without torch.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from labkit.widgets.attention_viewer import AttentionViewer as AttentionViewer
@@ -27,13 +28,4 @@ _HOMES = {
     "picture": "labkit.widgets.show",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labkit.widgets' has no attribute {name!r}; its names: {', '.join(_HOMES)}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
