@@ -8,11 +8,13 @@ import math
 import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from importlib.metadata import version
+from os import PathLike, fspath
 
 from labkit.report.html_parts import Markup, Row, code, element, joined, table
 from labkit.report.html_style import STYLE
-from labkit.report.verify import agreement_line, control_line, short, token_line
+from labkit.report.verify import LEGEND, agreement_line, control_line, short, token_line, ulp_text
 from labkit.report.waterfall import draw_waterfall
 from labkit.verification.detective import Coverage
 from labkit.verification.links import Link
@@ -27,14 +29,23 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 TONES = {"same": "same", "differs": "differs", "cannot tell": "maybe"}
 MARKS = {"holds": ("✓", "ok"), "broken": ("✗", "bad"), "not checked": ("–", "off")}
-LONG_TABLE = 100
-"""Stages above which the table is folded."""
+LONG_TABLE = 20
+"""Stages that differ above which they are shown only in the folded table of all."""
 
 
 def verification_page(
-    report: Report, *, links: Sequence[Link] = (), places: Mapping[str, TensorPlace] | None = None
+    report: Report,
+    *,
+    links: Sequence[Link] = (),
+    places: Mapping[str, TensorPlace] | None = None,
+    shortest: Mapping[str, str | None] | None = None,
+    folder: str | PathLike[str] | None = None,
 ) -> str:
-    """The whole page. ``links``: the chain; ``places``: where the tensors that findings name lie in their files.
+    """The whole page, dated today.
+
+    ``links``: the chain; ``places``: where the tensors that findings name lie in their files; ``shortest``: for each
+    mistake that the prompts could not have shown the shortest prompt that would (``shortest_prompts``); ``folder``:
+    the checkpoint as it was named, for the command that runs it again (default: the embedded one).
 
     >>> import labkit
     >>> page = verification_page(labkit.verify(ids=[[1, 2, 3]], tokens=0))
@@ -51,9 +62,9 @@ def verification_page(
             _stages(report.stages),
             _outcome(report),
             _controls(report),
-            _coverage(report.coverage),
+            _coverage(report.coverage, shortest or {}),
             _prompts(report),
-            _circumstances(report),
+            _circumstances(report, folder),
         )
     )
     head = joined(
@@ -86,11 +97,12 @@ def _findings(report: Report, places: Mapping[str, TensorPlace]) -> Markup:
     if not report.findings:
         return Markup("")
     title = "What seems wrong" if report.verdict == "cannot tell" else "What is wrong"
-    return _section(title, *(_finding(finding, places) for finding in report.findings))
+    return _section(title, *(_finding(finding, report, places) for finding in report.findings))
 
 
-def _finding(finding: Finding, places: Mapping[str, TensorPlace]) -> Markup:
+def _finding(finding: Finding, report: Report, places: Mapping[str, TensorPlace]) -> Markup:
     rows: list[tuple[str, object]] = [("cause", finding.text)]
+    rows += [("farthest from the truth", _worst(stage)) for stage in report.stages if stage.name == finding.where]
     rows.append(("against the right operation", _error(finding.error_right, finding.share_right)))
     if finding.error_replayed is not None and finding.share_replayed is not None:
         rows.append(("against the mistake, replayed", _error(finding.error_replayed, finding.share_replayed)))
@@ -107,6 +119,14 @@ def _finding(finding: Finding, places: Mapping[str, TensorPlace]) -> Markup:
         element("dl", pairs),
         class_="card",
     )
+
+
+def _worst(stage: StageResult) -> str:
+    difference = stage.difference
+    if not difference.worst:
+        return f"nothing to compare: its shape is {list(stage.shape)}"
+    pair = f"{difference.actual_at_worst:.9g} instead of {difference.expected_at_worst:.9g}"
+    return f"{pair} at {list(difference.worst)}, what was inherited included"
 
 
 def _error(error: float, share: float) -> str:
@@ -159,12 +179,23 @@ def _waterfall(stages: Sequence[StageResult]) -> Markup:
 
 
 def _stages(stages: Sequence[StageResult]) -> Markup:
+    wrong = [stage for stage in stages if stage.cause]
+    parts: list[Markup] = []
+    if 0 < len(wrong) <= LONG_TABLE:
+        parts.append(_table(wrong))
+    summary = element("summary", f"all {len(stages)} stages in order of computation")
+    parts.append(element("details", summary, _table(stages)))
+    legend = (element("p", line, class_="quiet") for line in LEGEND)
+    return _section("Stages", *parts, *legend)
+
+
+def _table(stages: Sequence[StageResult]) -> Markup:
     rows = (
         Row(
             stage.name,
             f"{stage.difference.max_abs:.1e}",
             f"{stage.difference.max_rel:.1e}",
-            short(stage.difference.ulp),
+            ulp_text(stage.difference.ulp),
             f"{stage.budget:.1e}",
             short(stage.used),
             short(stage.local_used),
@@ -175,11 +206,7 @@ def _stages(stages: Sequence[StageResult]) -> Markup:
         for stage in stages
     )
     names = ("stage", "max_abs", "max_rel", "ulp", "budget", "used", "here", "worst at", "verdict")
-    grid = table(names, rows, numeric=(1, 2, 3, 4, 5, 6))
-    told = "used: the error's share of what rounding explains, inherited included; here: of this operation alone."
-    opened = {} if len(stages) > LONG_TABLE else {"open": "open"}
-    summary = element("summary", f"{len(stages)} stages in order of computation")
-    return _section("Stages", element("details", summary, element("p", told, class_="quiet"), grid, **opened))
+    return table(names, rows, numeric=(1, 2, 3, 4, 5, 6))
 
 
 def _outcome(report: Report) -> Markup:
@@ -198,18 +225,30 @@ def _controls(report: Report) -> Markup:
     return _section("Controls: can these checks fail?", element("p", f"{control_line(report)}."))
 
 
-def _coverage(coverage: Coverage | None) -> Markup:
+def _coverage(coverage: Coverage | None, shortest: Mapping[str, str | None]) -> Markup:
     if coverage is None:
         return Markup("")
     seen, unseen = coverage.seen, coverage.unseen
-    told = element(
-        "p", f"{len(seen)} of {len(seen) + len(unseen)} known mistakes would have shown on these prompts and stages."
+    told = (
+        f"{len(seen)} of {len(seen) + len(unseen)} known mistakes would have shown on these prompts and stages, "
+        "in the first or the last block."
     )
-    if not unseen:
-        return _section("Coverage", told)
-    names = element("p", *_spaced(code(name) for name in unseen), class_="names")
-    warning = element("p", "These could not have shown, so nothing is claimed about them:")
-    return _section("Coverage", told, warning, names)
+    parts = [element("p", told)]
+    if unseen:
+        parts.append(element("p", "These could not have shown, so nothing is claimed about them:"))
+        parts.append(element("dl", joined(_unseen(unseen, shortest))))
+    return _section("Coverage", *parts)
+
+
+def _unseen(names: Sequence[str], shortest: Mapping[str, str | None]) -> Iterator[Markup]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        prompt = shortest.get(name)
+        nowhere = "on no prompt that was tried" if name in shortest else "not tried"
+        groups.setdefault(nowhere if prompt is None else f"with {prompt}", []).append(name)
+    for answer, group in groups.items():
+        yield element("dt", answer if answer == "not tried" else f"would show {answer}")
+        yield element("dd", *_spaced(code(name) for name in group), class_="names")
 
 
 def _prompts(report: Report) -> Markup:
@@ -222,7 +261,7 @@ def _prompts(report: Report) -> Markup:
     return _section("Prompts", *parts)
 
 
-def _circumstances(report: Report) -> Markup:
+def _circumstances(report: Report, folder: str | PathLike[str] | None) -> Markup:
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     rows: list[tuple[str, object]] = [
@@ -230,16 +269,19 @@ def _circumstances(report: Report) -> Markup:
         ("checkpoint", report.checkpoint),
         ("arithmetic", f"{report.dtype} on {report.device}"),
         ("versions", f"{versions}; {system}"),
+        ("date", date.today().isoformat()),
     ]
     rows += [("note", note) for note in report.notes]
-    if report.engine == "labkit":
-        rows.append(("to run it again", code(_command(report))))
+    if report.trace_sha256 is not None:
+        rows.append(("trace", f"SHA-256 {report.trace_sha256}"))
+    elif report.engine == "labkit":
+        rows.append(("to run it again", code(_command(report, folder))))
     pairs = joined(joined((element("dt", name), element("dd", value))) for name, value in rows)
     return _section("Circumstances", element("dl", pairs))
 
 
-def _command(report: Report) -> str:
-    words = ["labkit", "verify", report.checkpoint]
+def _command(report: Report, folder: str | PathLike[str] | None) -> str:
+    words = ["labkit", "verify", *([] if folder is None else [fspath(folder)])]
     for prompt in report.prompts:
         words += ["--ids", ",".join(map(str, prompt.ids))]
     words += ["--dtype", report.dtype] if report.dtype != "float32" else []

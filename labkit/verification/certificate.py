@@ -23,6 +23,7 @@ from labkit.verification.replay import Replay
 from labkit.verification.report import Report
 from labkit.verification.standard import recorded, reference_forward
 from labkit.verification.verify import verify
+from labkit.verification.verify_trace import verify_trace
 
 FORMAT = "labkit-certificate"
 VERSION = 1
@@ -57,6 +58,7 @@ def certify(report: Report, folder: Path) -> dict[str, Any]:
         ],
         "engine": report.engine,
         "planted": report.planted,
+        "trace_sha256": report.trace_sha256,
         "dtype": report.dtype,
         "device": report.device,
         "greedy_tokens": len(report.tokens[0].actual) if report.tokens else 0,
@@ -135,24 +137,46 @@ class Recheck:
 
 
 def recheck(
-    path: str | Path, folder: str | Path | None = None, *, progress: Callable[[str], None] | None = None
+    path: str | Path,
+    folder: str | Path | None = None,
+    *,
+    trace: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Recheck:
     """Verify again what a certificate says, on ``folder`` (default: the embedded checkpoint), and compare.
 
-    Raises ``TraceError`` where the file is no certificate, ``MissingFileError`` where it is not there.
+    ``trace``: the trace file, where the certificate is of one. Raises ``TraceError`` where the file is no certificate
+    or cannot be run again like this, ``MissingFileError`` where it is not there.
     """
     stated = read_certificate(path)
+    _check_source(stated, path, trace)
     place = embedded() if folder is None else Path(folder)
-    report = verify(
-        place,
-        ids=[prompt["ids"] for prompt in stated["prompts"]],
-        plant=stated["planted"],
-        dtype=stated["dtype"],
-        device=stated["device"],
-        tokens=stated["greedy_tokens"],
-        progress=progress,
-    )
+    if trace is not None:
+        report = verify_trace(trace, place, progress=progress)
+    else:
+        report = verify(
+            place,
+            ids=[prompt["ids"] for prompt in stated["prompts"]],
+            plant=stated["planted"],
+            dtype=stated["dtype"],
+            device=stated["device"],
+            tokens=stated["greedy_tokens"],
+            progress=progress,
+        )
     return Recheck(report, tuple(_differences(stated, report, hash_files(place))))
+
+
+def _check_source(stated: Mapping[str, Any], path: str | Path, trace: str | Path | None) -> None:
+    engine = stated.get("engine")
+    if stated.get("trace_sha256") is None and engine != "labkit":
+        what = "only certificates of labkit's own engine and of traces can be run again"
+        raise TraceError(what, where=path, got=f"engine {engine!r}", fix="verify that engine again itself")
+    if stated.get("trace_sha256") is not None and trace is None:
+        raise TraceError(
+            "the certificate is of a trace", where=path, got=f"engine {engine!r}", fix="give the file with --trace"
+        )
+    if stated.get("trace_sha256") is None and trace is not None:
+        raise TraceError("the certificate is of labkit's own engine, not of a trace", where=path, fix="give no trace")
 
 
 def read_certificate(path: str | Path) -> dict[str, Any]:
@@ -166,10 +190,6 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
     needed = {"verdict", "prompts", "dtype", "device", "planted", "greedy_tokens", "checkpoint"}
     if not isinstance(stated, dict) or stated.get("format") != FORMAT:
         raise TraceError("not a certificate", where=path, expected=f'"format": "{FORMAT}"')
-    if stated.get("engine") != "labkit":
-        raise TraceError(
-            "only certificates of labkit's own engine can be run again", where=path, got=stated.get("engine")
-        )
     missing = sorted(needed - stated.keys())
     if missing:
         raise TraceError(f"the certificate lacks {', '.join(missing)}", where=path)
@@ -185,6 +205,8 @@ def _differences(stated: Mapping[str, Any], report: Report, hashes: Mapping[str,
     causes = [[finding.where, finding.cause] for finding in report.findings]
     if causes != [[finding["where"], finding["cause"]] for finding in stated.get("findings", [])]:
         found.append(f"the findings are {causes}")
+    if stated.get("trace_sha256") != report.trace_sha256:
+        found.append("the trace is another file")
     for name in sorted(set(hashes) | set(stated["checkpoint"]["sha256"])):
         if hashes.get(name) != stated["checkpoint"]["sha256"].get(name):
             found.append(f"{name} is another file")

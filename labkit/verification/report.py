@@ -40,6 +40,8 @@ class Report:
     coverage: Coverage | None = None
     """Which mistakes these prompts and taps could have shown."""
     device: str = "cpu"
+    trace_sha256: str | None = None
+    """Of the trace file that was judged; None where an engine was run."""
     notes: tuple[str, ...] = ()
     next_tap: str | None = None
     """For a trace of some taps only: the one to record next, which halves the search for the first fault."""

@@ -1,5 +1,6 @@
 """folder -> Report: labkit and transformers on the same prompts, stage by stage, logits and greedy tokens."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
-from labkit.verification.faults import parse_fault
+from labkit.verification.faults import Fault, parse_fault
 from labkit.verification.precision import Precision, dtype_named
 from labkit.verification.prompts import Prompt, check_room, choose_prompts
 from labkit.verification.replay import merge_findings
@@ -56,9 +57,9 @@ def verify(
     number_type = dtype_named(dtype)
     say("loading the checkpoint")
     candidate = load_gpt2(path, dtype=number_type, device=device)
-    if plant is not None:
-        fault, block = parse_fault(plant)
-        candidate = fault.plant(candidate, block)
+    planted = None if plant is None else parse_fault(plant)
+    if planted is not None:
+        candidate = _with_fault(candidate, planted)
     chosen, notes = choose_prompts(path, candidate.config, prompts, ids)
     check_room(chosen, candidate.config, tokens)
     say("loading it in transformers, in float64")
@@ -71,13 +72,17 @@ def verify(
     say(f"{tokens} greedy tokens after each prompt")
     results = compare_greedy(standard, candidate, chosen, cases, tokens)
     agreements = [case.agreement for case in cases if case.agreement is not None]
+    stages = merge_stages(cases)
+    if planted is not None and all(stage.verdict == "same" for stage in stages):
+        say("the planted fault was not seen: measuring its effect")
+        notes += (_unseen(str(plant), *_effect(planted, path, chosen, stages)),)
     return Report(
         checkpoint=path.name,
         engine="labkit",
         dtype=dtype,
         planted=plant,
         prompts=chosen,
-        stages=merge_stages(cases),
+        stages=stages,
         agreement=merge_agreement(agreements),
         tokens=results,
         controls=merge_controls([case.controls for case in cases]),
@@ -86,6 +91,33 @@ def verify(
         device=device,
         notes=notes,
     )
+
+
+def _with_fault(model: GPT2, planted: tuple[Fault, int]) -> GPT2:
+    fault, block = planted
+    return fault.plant(model, block)
+
+
+def _effect(
+    planted: tuple[Fault, int], folder: Path, prompts: Sequence[Prompt], stages: Sequence[StageResult]
+) -> tuple[float, str]:
+    """The most that a fault moves any stage in float64, in that stage's budgets, and where."""
+    right = load_gpt2(folder, dtype=torch.float64)
+    wrong = _with_fault(right, planted)
+    largest = (0.0, "")
+    for prompt in prompts:
+        before, after = (model.run([list(prompt.ids)], taps="all").taps for model in (right, wrong))
+        for stage in stages:
+            moved = float((after[stage.name] - before[stage.name]).abs().nan_to_num(nan=0.0).max())
+            if moved > 0:
+                largest = max(largest, (moved / stage.budget if stage.budget > 0 else math.inf, stage.name))
+    return largest
+
+
+def _unseen(plant: str, effect: float, where: str) -> str:
+    if not where:
+        return f"the planted {plant} was not seen: on these prompts it changes nothing at all"
+    return f"the planted {plant} was not seen: it moves no stage by more than {effect:.2g} of its budget ({where})"
 
 
 def engine_forward(model: GPT2, rows: Tensor) -> Forward:

@@ -7,6 +7,7 @@ import torch
 from labkit.checkpoint import read_checkpoint
 from labkit.config import GPT2Config
 from labkit.errors import TraceError
+from labkit.hub.released import sha256_of
 from labkit.load import embedded
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.prompts import Prompt
@@ -70,6 +71,7 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
             controls=case.controls,
             findings=case.findings,
             coverage=case.coverage,
+            trace_sha256=sha256_of(Path(path)),
             notes=notes if following is None else (*notes, str(following)),
             next_tap=None if following is None else following.tap,
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import labkit
 from labkit.cli.main import run
-from labkit.report.html import verification_page
+from labkit.report.html import LONG_TABLE, verification_page
 from labkit.report.html_parts import Markup, element, escaped
 from labkit.report.waterfall import Scale, draw_waterfall
 from labkit.verification.links import Link, whole_chain
@@ -78,6 +79,7 @@ def test_a_page_has_everything(differs: Report, embedded: Path) -> None:
     page = _page(differs, embedded)
     finding = differs.findings[0]
     place = tensor_places(embedded, finding.tensors)[finding.tensors[0]]
+    stage = next(each for each in differs.stages if each.name == finding.where)
     for text in (
         differs.headline().removeprefix("differs: "),
         "transpose-c_proj",
@@ -86,16 +88,47 @@ def test_a_page_has_everything(differs: Report, embedded: Path) -> None:
         f"bytes {place.begin:,} to {place.end:,}",
         "SHA-256",
         "h.1.attn.out is the first of",
-        "61 stages in order of computation",
+        "all 61 stages in order of computation",
+        "max_abs, max_rel, ulp: largest error against the truth",
         "a clean run in another summation order passes",
         "known mistakes would have shown",
         "It is a truth",
         ",".join(map(str, differs.prompts[0].ids)),
         "transformers 5.",
-        "labkit verify tiny --ids",
+        "labkit verify --ids",
+        "farthest from the truth",
+        f"{stage.difference.actual_at_worst:.9g} instead of {stage.difference.expected_at_worst:.9g}",
+        date.today().isoformat(),
     ):
         assert str(escaped(text)) in page, text
     assert page.count('class="stem over"') == 1
+
+
+def test_the_command_names_the_folder_as_it_was_given(differs: Report) -> None:
+    assert "labkit verify my/copy --ids" in verification_page(differs, folder="my/copy")
+
+
+def test_a_page_of_a_trace_names_its_hash_and_no_command(same: Report) -> None:
+    page = verification_page(dataclasses.replace(same, trace_sha256="c0ffee"))
+    assert "SHA-256 c0ffee" in page
+    assert "to run it again" not in page
+
+
+def test_mistakes_that_could_not_show_stand_with_what_would_show_them(same: Report) -> None:
+    assert same.coverage is not None
+    first, second, *_ = same.coverage.unseen
+    page = verification_page(same, shortest={first: "65 tokens", second: None})
+    for answer, name in (("would show with 65 tokens", first), ("would show on no prompt that was tried", second)):
+        assert f'<dt>{answer}</dt><dd class="names"><code>{name}</code></dd>' in page
+    assert "<dt>not tried</dt>" in page
+
+
+def test_the_stages_that_differ_stand_open_unless_they_are_many(same: Report, differs: Report) -> None:
+    wrong = sum(bool(stage.cause) for stage in differs.stages)
+    few = dataclasses.replace(differs, stages=differs.stages[: 61 - wrong + LONG_TABLE])
+    assert verification_page(same).count("<table>") == 1
+    assert verification_page(few).count("<table>") == (2 if wrong else 1)
+    assert verification_page(differs).count("<table>") == (2 if wrong <= LONG_TABLE else 1)
 
 
 def test_nothing_from_outside_is_markup(differs: Report) -> None:

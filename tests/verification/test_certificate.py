@@ -8,8 +8,12 @@ import pytest
 import labkit
 from labkit.cli.main import run
 from labkit.errors import MissingFileError, TraceError
+from labkit.load import embedded
 from labkit.report.json import json_text
 from labkit.verification.certificate import certify, read_certificate, recheck, shortest_prompts
+from labkit.verification.trace import write_trace
+from labkit.verification.trace_record import record_trace
+from labkit.verification.verify_trace import verify_trace
 from tests.oracles import random_checkpoint
 
 IDS = [[5, 17, 3, 90, 42, 7, 11, 60]]
@@ -95,3 +99,21 @@ def test_on_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.Captur
     assert run(["verify", str(folder), "--recheck", str(path)]) == 0
     assert "as certified" in capsys.readouterr().out
     assert run(["verify", *common, "--recheck", str(path)]) == 2
+
+
+def test_a_certificate_of_a_trace_is_run_again_with_the_trace(tmp_path: Path) -> None:
+    paths = []
+    for name, ids in (("one", [[5, 6, 7]]), ("two", [[5, 6, 8]])):
+        recorded = record_trace(engine="labkit", ids=ids, taps=["h.*.resid_post", "logits"])
+        paths.append(tmp_path / f"{name}.safetensors")
+        write_trace(paths[-1], recorded.tensors, recorded.metadata)
+    certificate = tmp_path / "certificate.json"
+    certificate.write_text(json.dumps(certify(verify_trace(paths[0]), embedded())))
+    assert recheck(certificate, trace=paths[0]).differences == ()
+    assert "the trace is another file" in recheck(certificate, trace=paths[1]).differences
+    with pytest.raises(TraceError, match=r"is of a trace.*--trace"):
+        recheck(certificate)
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps(certify(labkit.verify(ids=[[5, 6]], tokens=0), embedded())))
+    with pytest.raises(TraceError, match="not of a trace"):
+        recheck(own, trace=paths[0])

@@ -140,3 +140,15 @@ def test_controls_catch_a_broken_check(monkeypatch: pytest.MonkeyPatch) -> None:
     report = labkit.verify(prompts=["It is"], tokens=0)
     assert report.verdict == "cannot tell"
     assert "was accused" in report.headline()
+
+
+def test_a_planted_fault_that_cannot_be_seen_is_told_with_its_size() -> None:
+    """In a late block the variance is so large that epsilon does not matter; one token has nothing to mask."""
+    report = labkit.verify(plant="epsilon-1e-6:3", tokens=0)
+    (note,) = [note for note in report.notes if "was not seen" in note]
+    assert report.verdict == "same"
+    share = float(note.split("by more than ")[1].split(" of its budget")[0])
+    assert 0 < share < 1
+    report = labkit.verify(plant="no-mask:1", ids=[[5]], tokens=0)
+    assert "the planted no-mask:1 was not seen: on these prompts it changes nothing at all" in report.notes
+    assert not any("not seen" in note for note in labkit.verify(plant="erf-gelu:1", ids=[[5, 6]], tokens=0).notes)
