@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.console import progress, safe, write_json
+from labkit.cli.console import progress, show_record, write_json
 
 bench = typer.Typer(help="Measure labkit beside other libraries on this machine.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def bench_load(
         ratios = [asdict(each) | {"ratio": each.ratio, "within": each.within} for each in result.measures]
         write_json(asdict(result) | {"measures": ratios, "return_code": result.return_code}, json)
     if json != "-":
-        print("\n".join(safe(line) for line in str(result).split("\n")))
+        show_record(result)
     return result.return_code
 
 
@@ -58,7 +58,7 @@ def bench_storage(
         ratios = [asdict(each) | {"ratio": each.ratio, "within": each.within} for each in result.measures]
         write_json(asdict(result) | {"measures": ratios, "return_code": result.return_code}, json)
     if json != "-":
-        print("\n".join(safe(line) for line in str(result).split("\n")))
+        show_record(result)
     return result.return_code
 
 
@@ -82,5 +82,5 @@ def bench_notebooks(
         timings = [asdict(each) | {"within": each.within} for each in result.timings]
         write_json(asdict(result) | {"timings": timings, "return_code": result.return_code}, json)
     if json != "-":
-        print("\n".join(safe(line) for line in str(result).split("\n")))
+        show_record(result)
     return result.return_code

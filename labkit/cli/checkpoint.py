@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from labkit.cli.console import progress, safe, write_json
+from labkit.cli.console import progress, safe, show, show_record, write_json
 from labkit.errors import ArgumentError, CheckpointError
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
@@ -46,12 +46,7 @@ def inventory(
     if json is not None:
         write_json(inventory_json(found) | ({} if report is None else {"load_report": load_report_json(report)}), json)
     if json != "-":
-        from rich.console import Console
-
-        console = Console()
-        if report is not None:
-            console.print(render_load_report(report))
-        console.print(render_inventory(found))
+        show(*([] if report is None else [render_load_report(report)]), render_inventory(found))
     return found.return_code
 
 
@@ -101,7 +96,7 @@ def convert(
         )
     for note in checkpoint.report.notes:
         print(f"  {safe(note)}")
-    print("\n".join(safe(line) for line in str(export).split("\n")))
+    show_record(export)
     return 0
 
 
@@ -122,7 +117,7 @@ def fetch(
     if json is not None:
         write_json(asdict(fetched), json)
     if json != "-":
-        print("\n".join(safe(line) for line in str(fetched).split("\n")))
+        show_record(fetched)
     return 0
 
 
@@ -139,9 +134,7 @@ def doctor(*, json: Json = None) -> int:
     if json is not None:
         write_json(asdict(diagnosis) | {"return_code": diagnosis.return_code}, json)
     if json != "-":
-        from rich.console import Console
-
-        Console().print(render_diagnosis(diagnosis))
+        show(render_diagnosis(diagnosis))
     return diagnosis.return_code
 
 

@@ -1,9 +1,40 @@
 """What the commands share: where text goes, and how a file's own strings are made safe for a terminal."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_ENDLESS = 1_000_000
+"""Columns where standard output is no terminal: no table and no line is ever cut or wrapped there."""
+
+
+def output() -> "Console":
+    """Standard output: as wide as the terminal, or endless where it is a pipe or a file."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _ENDLESS)
+
+
+def show(*contents: "RenderableType") -> None:
+    """Tables and prose on standard output, one below the other, in colour where that is a terminal."""
+    output().print(*contents, sep="\n", soft_wrap=not sys.stdout.isatty())
+
+
+def show_record(record: object) -> None:
+    """The text form of a record on standard output, made safe line by line."""
+    print("\n".join(safe(line) for line in str(record).split("\n")))
+
+
+def show_text(text: str) -> None:
+    """A text as it is, at once; where a terminal would act on control characters they are written as escapes."""
+    if sys.stdout.isatty():
+        text = "".join(c if c in "\n\t" else safe(c) for c in text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def safe(text: object) -> str:
@@ -18,6 +49,12 @@ def safe(text: object) -> str:
 def complain(message: str) -> None:
     """One line on standard error."""
     print(f"labkit: {safe(message)}", file=sys.stderr)
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Notes on standard error, a line each."""
+    for note in notes:
+        complain(f"note: {note}")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.console import progress, write_json
+from labkit.cli.console import progress, show, write_json
 from labkit.cli.verify import parse_ids
 
 
@@ -37,7 +37,5 @@ def faults(
     if json is not None:
         write_json(kill_matrix_json(matrix), json)
     if json != "-":
-        from rich.console import Console
-
-        Console().print(render_kill_matrix(matrix))
+        show(render_kill_matrix(matrix))
     return matrix.return_code

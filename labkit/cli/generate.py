@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from labkit.cli.bench import bench
-from labkit.cli.console import progress, safe, write_json
+from labkit.cli.console import progress, safe, show_record, show_text, write_json
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def generate(
     finally:
         if json != "-" and len(prompts) > 1:
             for result in run.results():
-                _write(f"{result}\n")
+                show_text(f"{result}\n")
         _tell(network, run)
     if json is not None:
         write_json([generation_json(each) for each in run.results()], json)
@@ -125,7 +125,7 @@ def dtype_study(
     if json is not None:
         write_json(asdict(result), json)
     if json != "-":
-        print("\n".join(safe(line) for line in str(result).split("\n")))
+        show_record(result)
     return 0
 
 
@@ -165,7 +165,7 @@ def _show_bench(results: "Sequence[Roofline]", json: str | None) -> int:
 
     if json != "-":
         for each in results:
-            print("\n".join(safe(line) for line in str(each).split("\n")))
+            show_record(each)
     if json is not None:
         goals = [{"goal": goal, "reached": reached} for each in results for goal, reached in each.goals()]
         write_json({"benches": [asdict(each) for each in results], "goals": goals}, json)
@@ -204,20 +204,12 @@ def generation_json(result: "Generation") -> dict[str, Any]:
 
 
 def _show(run: "Stream", prompt: str) -> None:
-    _write(prompt)
+    show_text(prompt)
     try:
         for token in run:
-            _write(token.text)
+            show_text(token.text)
     finally:
-        _write("\n")
-
-
-def _write(text: str) -> None:
-    """Text as it is; control characters are written as escapes where a terminal would act on them."""
-    if sys.stdout.isatty():
-        text = "".join(c if c in "\n\t" else safe(c) for c in text)
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        show_text("\n")
 
 
 def _tell(network: "GPT2", run: "Stream") -> None:

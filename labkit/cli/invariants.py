@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.console import progress, write_json
+from labkit.cli.console import progress, show, tell, write_json
 from labkit.cli.verify import parse_ids
 from labkit.errors import ArgumentError
 
@@ -52,7 +52,8 @@ def invariants(
                 engine, results = opened.metadata.engine, check_trace(opened, model)
         else:
             model = load_gpt2(place, dtype=dtype_named(dtype), device=device)
-            chosen, _notes = choose_prompts(place, model.config, prompt, rows)
+            chosen, notes = choose_prompts(place, model.config, prompt, rows)
+            tell(notes)
             check_room(chosen, model.config, 0)
             tested, engine = model, "labkit"
             if plant is not None:
@@ -63,7 +64,5 @@ def invariants(
     if json is not None:
         write_json(invariants_json(engine, results), json)
     if json != "-":
-        from rich.console import Console
-
-        Console().print(render_invariants(engine, results))
+        show(render_invariants(engine, results))
     return return_code(results)

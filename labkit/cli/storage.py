@@ -5,18 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from labkit.cli.console import progress, write_json
+from labkit.cli.console import output, progress, show, write_json
 from labkit.errors import ArgumentError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from labkit.storage.header import Entry, Header
 
 Where = Annotated[str, typer.Argument(metavar="PATH|URL", help="A safetensors file, or a snapshot folder.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
 _SHOWN_NBYTES = 256
-_PIPE_WIDTH = 1000
 
 
 def register(app: typer.Typer) -> None:
@@ -242,20 +239,6 @@ def parse_rows(text: str) -> tuple[int, int]:
     if not (colon and first.isdecimal() and last.isdecimal()):
         raise ArgumentError("not a range of rows", expected="A:B, as in 0:10", got=repr(text))
     return int(first), int(last)
-
-
-def show(content: "RenderableType") -> None:
-    """On standard output, in colour where that is a terminal."""
-    output().print(content)
-
-
-def output() -> "Console":
-    """Standard output; lines are as long as they come where it is not a terminal, so that a pipe gets whole names."""
-    import sys
-
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _largest_first(row: "tuple[Header, Entry]") -> tuple[int, str]:

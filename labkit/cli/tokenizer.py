@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from labkit.cli.bench import bench
-from labkit.cli.console import complain, progress, safe, write_json
+from labkit.cli.console import progress, safe, show, show_record, show_text, tell, write_json
 from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def encode(
     special_tokens: Special = "plain",
     allow: Annotated[list[str] | None, typer.Option(help="Allow this special token; others are refused.")] = None,
     *,
-    show: Annotated[bool, typer.Option("--show", help="A table of tokens, bytes and places.")] = False,
+    table: Annotated[bool, typer.Option("--show", help="A table of tokens, bytes and places.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Encode --file into this .npy or .safetensors file, of any size.")
     ] = None,
@@ -69,12 +69,10 @@ def encode(
         from labkit.report.tokenizer import encoding_to_json
 
         write_json(encoding_to_json(loaded.explain(words, special_tokens=meaning)), json_to)
-    elif show:
-        from rich.console import Console
-
+    elif table:
         from labkit.report.tokenizer import render_encoding
 
-        Console().print(render_encoding(loaded.explain(words, special_tokens=meaning)))
+        show(render_encoding(loaded.explain(words, special_tokens=meaning)))
     else:
         print(" ".join(map(str, loaded.encode(words, special_tokens=meaning))))
 
@@ -102,7 +100,7 @@ def decode(
         Literal["replace", "strict", "ignore"], typer.Option(help="What to do with bytes that are not UTF-8.")
     ] = "replace",
 ) -> None:
-    """The text of some ids."""
+    """The text of some ids; into a pipe or file its exact bytes, on a terminal with a newline after them."""
     loaded = load(tokenizer)
     listed = parse_ids(" ".join(ids) if ids else given_text(None, file))
     data = loaded.decode_bytes(listed)
@@ -110,8 +108,8 @@ def decode(
     if json_to is not None:
         write_json({"ids": listed, "text": text, "bytes": data.hex()}, json_to)
     elif sys.stdout.isatty():
-        print(text)
-    else:
+        show_text(f"{text}\n")
+    else:  # the bytes themselves, without a newline that no id stands for
         sys.stdout.buffer.write(text.encode("utf-8"))
         sys.stdout.buffer.flush()
 
@@ -137,15 +135,10 @@ def merges(
         rows = [{**piece_to_json(piece), "steps": [step_to_json(step) for step in steps]} for piece, steps in every]
         write_json({"pieces": rows}, json_to)
         return
-    from rich.console import Console
-
     from labkit.report.tokenizer import render_merges
 
-    console = Console()
     for piece, steps in every:
-        ids = loaded.encode_piece(piece.data)
-        console.print(render_merges(piece, steps, ids))
-        console.print()
+        show(render_merges(piece, steps, loaded.encode_piece(piece.data)), "")
 
 
 def parity(
@@ -215,7 +208,7 @@ def bench_tokenize(
     if json_to is not None:
         write_json(asdict(result) | {"return_code": result.return_code}, json_to)
     if json_to != "-":
-        print("\n".join(safe(line) for line in str(result).split("\n")))
+        show_record(result)
     return result.return_code
 
 
@@ -224,8 +217,7 @@ def load(folder: Path | None) -> "Tokenizer":
     from labkit.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.gpt2() if folder is None else Tokenizer.from_folder(folder)
-    for note in tokenizer.notes:
-        complain(f"note: {note}")
+    tell(tokenizer.notes)
     return tokenizer
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from labkit.cli.console import progress, write_json
+from labkit.cli.console import progress, show, write_json
 from labkit.cli.verify import parse_ids
 from labkit.errors import ArgumentError
 
@@ -86,9 +86,7 @@ def lint(file: Annotated[Path, typer.Argument(help="A trace file.")], *, model: 
     if json is not None:
         write_json(lint_json(report), json)
     if json != "-":
-        from rich.console import Console
-
-        Console().print(render_lint(report), soft_wrap=True)
+        show(render_lint(report))
     return report.return_code
 
 
@@ -111,7 +109,5 @@ def compare(
     if json is not None:
         write_json(comparison_json(result), json)
     if json != "-":
-        from rich.console import Console
-
-        Console().print(render_comparison(result), soft_wrap=True)
+        show(render_comparison(result))
     return result.return_code

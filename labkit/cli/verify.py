@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli.console import progress, write_json
+from labkit.cli.console import progress, show, write_json
 from labkit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command()(verify)
+    app.command(epilog="What the columns mean and how a verdict is reached: docs/verification.md.")(verify)
 
 
 def verify(
@@ -83,9 +83,7 @@ def verify(
     if json is not None:
         write_json({**verification_json(report), "chain": chain_json(links)}, json)
     if json != "-":
-        from rich.console import Console
-
-        Console().print(render_chain(links), render_verification(report), sep="\n")
+        show(render_chain(links), render_verification(report))
     return max(report.return_code, 1) if first_broken(links) else report.return_code
 
 

@@ -7,14 +7,15 @@ from labkit.verification.kill_matrix import Cell, KillMatrix
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SHORT_RULES = {
-    "cosine 0.997": "cos",
-    "nmse 1e-2": "nmse",
-    "allclose 1e-4": "1e-4",
-    "allclose 1e-3": "1e-3",
-    "top-1": "top1",
-    "top-5": "top5",
+LETTERS = {
+    "cosine 0.997": "c",
+    "nmse 1e-2": "n",
+    "allclose 1e-4": "4",
+    "allclose 1e-3": "3",
+    "top-1": "1",
+    "top-5": "5",
 }
+"""A column of one letter for each rule, so that a row fits into 80 columns."""
 
 
 def render_kill_matrix(matrix: KillMatrix) -> "RenderableType":
@@ -24,20 +25,22 @@ def render_kill_matrix(matrix: KillMatrix) -> "RenderableType":
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("fault", "outcome", "named"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("fault", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("named", overflow="fold")
     for name in ("effect", "floor"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in SHORT_RULES.values():
-        table.add_column(name, justify="center", no_wrap=True)
+    for letter in LETTERS.values():
+        table.add_column(letter, justify="center", no_wrap=True)
     for cell in matrix.cells:
         table.add_row(*_row(cell), style=None if cell.named_right else "dim" if not cell.killed else "red")
+    rules = ", ".join(f"{letter} {rule}" for rule, letter in LETTERS.items())
     legend = (
-        "effect: the fault's largest error in budgets; floor: the smallest share of the fault that is still seen\n"
-        "cos, nmse, 1e-4, 1e-3: would that rule have objected to any stage; top1, top5: to the logits' order"
+        "effect: the fault's largest error in budgets; floor: the smallest share of the fault that is still seen",
+        f"x where another tool's rule would have objected, to any stage or to the logits' order: {rules}",
     )
     style = "bold green" if matrix.return_code == 0 else "bold red"
-    return Group(table, Text(legend), Text(str(matrix), style=style))
+    return Group(table, *map(Text, legend), Text(str(matrix), style=style))
 
 
 def _row(cell: Cell) -> list[str]:
@@ -48,7 +51,7 @@ def _row(cell: Cell) -> list[str]:
         named,
         f"{cell.effect:.2g}",
         "" if cell.floor is None else f"{cell.floor:.0e}",
-        *("seen" if cell.rules[rule] else "-" for rule in SHORT_RULES),
+        *("x" if cell.rules[rule] else "-" for rule in LETTERS),
     ]
 
 

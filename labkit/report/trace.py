@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from labkit.report.verify import COLOURS, verification_json
+from labkit.report.verify import COLOURS, ulp_text, verification_json
 from labkit.verification.compare_traces import TapComparison, TraceComparison
 from labkit.verification.lint_defects import LintReport
 
@@ -50,7 +50,7 @@ def _table(comparison: TraceComparison) -> "RenderableType":
     for tap in comparison.taps:
         error = tap.difference
         figures = (
-            ("", "", "") if error is None else (f"{error.max_abs:.1e}", f"{error.max_rel:.1e}", f"{error.ulp:.3g}")
+            ("", "", "") if error is None else (f"{error.max_abs:.1e}", f"{error.max_rel:.1e}", ulp_text(error.ulp))
         )
         used = "" if error is None else f"{tap.used:.3g}"
         table.add_row(tap.name, *figures, used, _outcome(tap), style="red" if tap.differs else None)

@@ -13,6 +13,15 @@ from labkit.verification.verdict import StageResult
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+MANY = 1e4
+LEGEND = (
+    "max_abs, max_rel, ulp: largest error against the truth (absolute, relative, in units of the last place)",
+    "budget: what rounding explains at the element that takes most of it, so max_abs over budget need not be used",
+    "used: the error's share of what rounding explains, inherited included; here: of this operation's own budget, "
+    "which is smaller, so that here may exceed used",
+)
+"""What the columns of the stage table mean."""
+
 COLOURS = {"same": "green", "differs": "red", "cannot tell": "yellow"}
 
 
@@ -22,7 +31,7 @@ def render_verification(report: Report) -> "RenderableType":
     from rich.text import Text
 
     lines: list[RenderableType] = [_title(report), stage_table(report.stages)]
-    lines.append(Text("used: the error's share of what rounding explains, inherited included; here: of this operation"))
+    lines += [Text(line) for line in LEGEND]
     if report.agreement is not None:
         lines.append(Text(f"logits   {agreement_line(report.agreement)}"))
     lines += [Text(f"tokens   prompt {number}: {token_line(result)}") for number, result in enumerate(report.tokens, 1)]
@@ -50,7 +59,7 @@ def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("stage", no_wrap=True)
+    table.add_column("stage", overflow="fold")
     for name in ("max_abs", "max_rel", "ulp", "budget", "used", "here"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -59,7 +68,7 @@ def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
             stage.name,
             f"{stage.difference.max_abs:.1e}",
             f"{stage.difference.max_rel:.1e}",
-            short(stage.difference.ulp),
+            ulp_text(stage.difference.ulp),
             f"{stage.budget:.1e}",
             short(stage.used),
             short(stage.local_used),
@@ -70,20 +79,23 @@ def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
 
 
 def short(value: float) -> str:
-    """A ratio in at most seven characters.
+    """A ratio in at most five characters.
 
-    >>> short(0.0312), short(7.2), short(1234567.0)
-    ('0.03', '7.2', '1.2e+06')
+    >>> short(0.0312), short(7.2), short(4321.0), short(1234567.0)
+    ('0.03', '7.2', '4321', '1e+06')
     """
-    return (
-        f"{value:.2f}"
-        if value < 1
-        else f"{value:.3g}"
-        if value < 1000
-        else f"{value:.0f}"
-        if value < 1e6
-        else f"{value:.1e}"
-    )
+    if value < 1:
+        return f"{value:.2f}"
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}" if value < MANY else f"{value:.0e}"
+
+
+def ulp_text(ulp: float) -> str:
+    """An error in ULPs; where it is no longer a matter of rounding, its size says nothing.
+
+    >>> ulp_text(0.5), ulp_text(86.8), ulp_text(2.7e8)
+    ('0.50', '86.8', '>1e4')
+    """
+    return ">1e4" if ulp > MANY else short(ulp)
 
 
 def agreement_line(agreement: Agreement) -> str:

@@ -19,12 +19,18 @@ def test_table_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         line.split()[0] for line in lines if line.startswith(("wte", "embed", "h.3.resid_post", "ln_f", "logits "))
     ]
     assert names == ["wte", "embed", "h.3.resid_post", "ln_f", "logits", "logits"]
-    assert max(map(len, lines)) <= 80
+    assert next(line for line in lines if line.startswith("budget: what rounding explains at the element"))
+    assert next(line for line in lines if line.startswith("used: ")).endswith("here may exceed used")
+
+
+def test_help_says_where_the_columns_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--help"]) == 0
+    assert "docs/verification.md" in capsys.readouterr().out
 
 
 def test_planted_fault_exits_1_and_names_the_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "--plant", "erf-gelu:2", "--prompt", "It is a truth", "--tokens", "0"]) == 1
-    assert "differs: h.2.mlp.post is the first stage beyond rounding" in capsys.readouterr().out.replace("\n", " ")
+    assert "differs: h.2.mlp.post is the first stage beyond rounding" in capsys.readouterr().out
 
 
 def test_json_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
