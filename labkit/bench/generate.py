@@ -1,13 +1,15 @@
 """Tokens a second of GPT-2, labkit beside transformers in the same process, and the share of what memory allows.
 
-Every run of one side is followed by one of the other, and the fastest of each counts, so that a busy machine disturbs
-both alike. Both make the same number of tokens greedily from the same ids and stop at none.
+Each round runs every side once and measures memory's speed; ratios are taken within a round, and the median over the
+rounds counts, so that a busy machine disturbs all sides alike. All make the same number of tokens greedily from the
+same ids and stop at none.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
@@ -37,11 +39,20 @@ from labkit.model import GPT2
 PROMPT_TOKENS = 4
 PREFILL_TOKENS = 512
 BATCH = 8
+SMALL_WIDTH = 512
+"""n_embd below which a model is all overhead: the goals are for real sizes, here only beside transformers."""
 RUN_SECONDS = 0.6
 """About how long one run may take: short runs and many rounds find the moments when nothing else runs."""
 
 ClockName = Literal["wall", "processor"]
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "processor": time.process_time}
+
+Run = Callable[[int], object]
+"""Makes so many tokens."""
+Rounds = dict[str, list[float]]
+"""Tokens a second of each side, round by round; memory's speed in bytes a second beside them."""
+MEMORY = "memory"
+ONE_ID = "one id a pass, same ids"
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -104,11 +115,13 @@ class _Bench:
         self._tokens, self._repeats, self._tell = tokens, repeats, tell
         self._clock, self._clock_name = CLOCKS[clock], clock
         self._prompt = list(prompt) if prompt else []
-        self._bandwidth = 0.0
+        self._bandwidths: list[float] = []
         self._read_nbytes = READ_NBYTES
+        self._small = False
 
     def run(self, model: GPT2) -> Roofline:
         config = model.config
+        self._small = config.n_embd < SMALL_WIDTH
         if not self._prompt:
             generator = torch.Generator().manual_seed(0)
             self._prompt = torch.randint(config.vocab_size, (PROMPT_TOKENS,), generator=generator).tolist()
@@ -117,43 +130,45 @@ class _Bench:
         rates: list[Rate] = []
         for dtype in DTYPES:
             own = model if dtype == torch.float32 else load_gpt2(self._folder, device=str(self._device), dtype=dtype)
-            rates.append(self._decode(own, rates))
+            rates.append(self._decode(own, model))
             if dtype == torch.float32:
-                rates += [self._whole_text(own), self._prefill(own), self._batch(own, rates[0]), *self._lookups(own)]
+                rates += [self._whole_text(own), self._prefill(own), self._batch(own), *self._lookups(own)]
             elif dtype == torch.bfloat16:
-                rates.append(self._batch(own, rates[-1]))
+                rates.append(self._batch(own))
         return Roofline(
             folder=self._name,
             device=str(self._device),
             threads=torch.get_num_threads(),
             clock=self._clock_name,
-            bandwidth=self._bandwidth,
+            bandwidth=median(self._bandwidths),
             peak=peak_operations(self._device, clock=self._clock),
             rates=tuple(rates),
         )
 
-    def _decode(self, model: GPT2, before: Sequence[Rate]) -> Rate:
-        dtype, small = _name(model.dtype), model.config.n_embd < 512
+    def _decode(self, model: GPT2, exact: GPT2) -> Rate:
+        """``exact``: the same model in float32."""
+        dtype, small = _name(model.dtype), self._small
         self._tell(f"{self._name}: decoding in {dtype}")
         peer = self._peer(model.dtype)
-        ours, theirs = self._race(lambda n: _greedy(model, [self._prompt], n), lambda n: _peer(peer, [self._prompt], n))
-        goal = {"float32": 3.0 if small else 1.0, "bfloat16": None if small else 8.0}.get(dtype)
-        beside = [Beside(name="transformers", tokens_per_second=theirs, goal=goal)]
-        if before:
-            goal = 1.8 if dtype == "bfloat16" and not small else None
-            beside.append(Beside(name="float32", tokens_per_second=before[0].tokens_per_second, goal=goal))
+        runs: dict[str, Run] = {
+            "labkit": lambda n: _greedy(model, [self._prompt], n),
+            "transformers": lambda n: _peer(peer, [self._prompt], n),
+        }
+        goals = {"transformers": {"float32": 3.0 if small else 1.0, "bfloat16": None if small else 8.0}.get(dtype)}
+        if model is not exact:
+            runs["float32"] = lambda n: _greedy(exact, [self._prompt], n)
+            goals["float32"] = 1.8 if dtype == "bfloat16" and not small else None
         reach = 0.9 if dtype == "float32" and not small else None
-        return self._rate("decode", model, ours, goal=reach, beside=beside)
+        return self._rate("decode", model, self._race(runs), goal=reach, goals=goals)
 
     def _whole_text(self, model: GPT2) -> Rate:
         self._tell(f"{self._name}: without the cache")
         peer = self._peer(model.dtype)
-        ours, theirs = self._race(
-            lambda n: _greedy(model, [self._prompt], n, cached=False),
-            lambda n: _peer(peer, [self._prompt], n, use_cache=False),
-        )
-        beside = [Beside(name="transformers", tokens_per_second=theirs)]
-        return self._rate("no cache", model, ours, arithmetic=True, beside=beside)
+        runs: dict[str, Run] = {
+            "labkit": lambda n: _greedy(model, [self._prompt], n, cached=False),
+            "transformers": lambda n: _peer(peer, [self._prompt], n, use_cache=False),
+        }
+        return self._rate("no cache", model, self._race(runs), arithmetic=True)
 
     def _prefill(self, model: GPT2) -> Rate:
         count = min(PREFILL_TOKENS, model.config.n_positions)
@@ -166,22 +181,23 @@ class _Bench:
             with torch.inference_mode():
                 peer(moved, use_cache=True, logits_to_keep=1)
 
-        ours, theirs = self._race(lambda _: decoder.prefill(rows), other, fixed=count)
-        beside = [Beside(name="transformers", tokens_per_second=theirs, goal=1.0)]
-        return self._rate(f"prompt of {count}", model, ours, arithmetic=True, beside=beside)
+        runs: dict[str, Run] = {"labkit": lambda _: decoder.prefill(rows), "transformers": other}
+        rounds, goals = self._race(runs, fixed=count), {"transformers": None if self._small else 1.0}
+        return self._rate(f"prompt of {count}", model, rounds, arithmetic=True, goals=goals)
 
-    def _batch(self, model: GPT2, single: Rate) -> Rate:
+    def _batch(self, model: GPT2) -> Rate:
         self._tell(f"{self._name}: {BATCH} prompts at once")
         size = model.config.vocab_size
         rows = [[(token + row) % size for token in self._prompt] for row in range(BATCH)]
-        goal = 4.0 if model.dtype == torch.float32 else None
         peer = self._peer(model.dtype)
-        ours, theirs = self._race(lambda n: _greedy(model, rows, n), lambda n: _peer(peer, rows, n))
-        beside = [
-            Beside(name="transformers", tokens_per_second=BATCH * theirs),
-            Beside(name="one prompt", tokens_per_second=single.tokens_per_second, goal=goal),
-        ]
-        return self._rate(f"batch of {BATCH}", model, BATCH * ours, batch=BATCH, beside=beside)
+        runs: dict[str, Run] = {
+            "labkit": lambda n: _greedy(model, rows, n),
+            "transformers": lambda n: _peer(peer, rows, n),
+            "one prompt": lambda n: _greedy(model, [self._prompt], n),
+        }
+        rounds = self._race(runs, rows={"labkit": BATCH, "transformers": BATCH})
+        goal = 4.0 if model.dtype == torch.float32 and not self._small else None
+        return self._rate(f"batch of {BATCH}", model, rounds, batch=BATCH, goals={"one prompt": goal})
 
     def _lookups(self, model: GPT2) -> list[Rate]:
         rates = []
@@ -195,52 +211,71 @@ class _Bench:
             def looked(n: int, subject: GPT2 = subject, kept: list[str] = kept) -> None:
                 kept[:] = [_greedy(subject, [self._prompt], n, lookup=True)]
 
-            ours, plain = self._race(looked, partial(_greedy, subject, [self._prompt]), fixed=self._tokens)
-            beside = [Beside(name="one id a pass, same ids", tokens_per_second=plain, goal=goal)]
-            rates.append(self._rate(name, model, ours, beside=beside, note=kept[0]))
+            runs: dict[str, Run] = {"labkit": looked, ONE_ID: partial(_greedy, subject, [self._prompt])}
+            rounds = self._race(runs, fixed=self._tokens)
+            goals = {ONE_ID: None if self._small else goal}
+            rates.append(self._rate(name, model, rounds, goals=goals, note=kept[0]))
         return rates
 
     def _rate(
         self,
         name: str,
         model: GPT2,
-        tokens_per_second: float,
+        rounds: Rounds,
         *,
         batch: int = 1,
         arithmetic: bool = False,
         goal: float | None = None,
-        beside: Sequence[Beside] = (),
+        goals: Mapping[str, float | None] | None = None,
         note: str = "",
     ) -> Rate:
         length = len(self._prompt) + self._tokens / 2
+        moved = None if arithmetic else bytes_per_token(model, length=length, batch=batch)
+        ours, bandwidths = rounds["labkit"], rounds[MEMORY]
+        shares = [] if moved is None else [rate * moved / speed for rate, speed in zip(ours, bandwidths, strict=True)]
+        beside = [
+            Beside(
+                name=other,
+                tokens_per_second=median(rates),
+                ratio=median(a / b for a, b in zip(ours, rates, strict=True)),
+                goal=(goals or {}).get(other),
+            )
+            for other, rates in rounds.items()
+            if other not in ("labkit", MEMORY)
+        ]
         return Rate(
             name=name,
             dtype=_name(model.dtype),
-            tokens_per_second=tokens_per_second,
-            bytes_per_token=None if arithmetic else bytes_per_token(model, length=length, batch=batch),
+            tokens_per_second=median(ours),
+            bytes_per_token=moved,
             operations_per_token=operations_per_token(model, length=length),
+            share=median(shares) if shares else None,
             goal=goal,
             beside=tuple(beside),
             note=note,
         )
 
     def _race(
-        self, ours: Callable[[int], object], theirs: Callable[[int], object], *, fixed: int | None = None
-    ) -> tuple[float, float]:
-        """Tokens a second of both, best of all rounds; memory's speed is measured again between them."""
-        counts = []
-        for run in (ours, theirs):
+        self, runs: Mapping[str, Run], *, fixed: int | None = None, rows: Mapping[str, int] | None = None
+    ) -> Rounds:
+        """Tokens a second of each in every round, and memory's speed in the same round.
+
+        ``fixed``: the number that every run is given; ``rows``: how many prompts a run continues at once.
+        """
+        counts = {}
+        for name, run in runs.items():
             run(2)
             trial = self._time(partial(run, fixed or 4)) / (fixed or 4)
-            counts.append(fixed or max(4, min(self._tokens, int(RUN_SECONDS / trial))))
-        best = [0.0, 0.0]
+            counts[name] = fixed or max(4, min(self._tokens, int(RUN_SECONDS / trial)))
+        rounds: Rounds = {name: [] for name in (*runs, MEMORY)}
         for _ in range(self._repeats):
-            for side, (run, count) in enumerate(zip((ours, theirs), counts, strict=True)):
-                seconds = self._time(partial(run, count))
-                best[side] = max(best[side], count / seconds)
+            for name, run in runs.items():
+                seconds = self._time(partial(run, counts[name]))
+                rounds[name].append((rows or {}).get(name, 1) * counts[name] / seconds)
             speed = read_bandwidth(self._device, nbytes=self._read_nbytes, repeats=1, clock=self._clock)
-            self._bandwidth = max(self._bandwidth, speed)
-        return best[0], best[1]
+            rounds[MEMORY].append(speed)
+            self._bandwidths.append(speed)
+        return rounds
 
     def _time(self, run: Callable[[], object]) -> float:
         return seconds_of(run, self._device, clock=self._clock)

@@ -20,7 +20,8 @@ MARKS = {
 def draw_roofline(bench: Roofline) -> "Figure":
     """Every rate that memory limits as a point under the roof; transformers' as the same mark, hollow.
 
-    >>> rate = Rate(name="decode", dtype="float32", tokens_per_second=18.0, bytes_per_token=5e8, operations_per_token=2.5e8)
+    >>> fields = {"bytes_per_token": 5e8, "operations_per_token": 2.5e8, "share": 0.9}
+    >>> rate = Rate(name="decode", dtype="float32", tokens_per_second=18.0, **fields)
     >>> bench = Roofline(folder="gpt2", device="cpu", threads=2, clock="wall", bandwidth=1e10, peak=1e11, rates=(rate,))
     >>> draw_roofline(bench).get_suptitle()
     'gpt2: decode reaches 0.90 of what memory allows'
@@ -49,7 +50,7 @@ def draw_roofline(bench: Roofline) -> "Figure":
             if other.name == "transformers":
                 theirs = y * other.tokens_per_second / rate.tokens_per_second
                 axes.scatter(x, theirs, marker=marker, facecolors="none", edgecolors=colour, s=42, zorder=3)
-    if any((rate.share(bench.bandwidth) or 0) > 1 for rate, _, _ in points):
+    if any((rate.share or 0) > 1 for rate, _, _ in points):
         told = "above the roof: several tokens a pass"
         axes.text(0.01, 0.98, told, transform=axes.transAxes, va="top", fontsize=8, color=QUIET)
     handles, labels = axes.get_legend_handles_labels()
@@ -66,7 +67,7 @@ def _place(rate: Rate) -> tuple[float, float]:
 
 
 def _title(bench: Roofline) -> str:
-    shares = [(rate.name, share) for rate in bench.rates if (share := rate.share(bench.bandwidth)) is not None]
+    shares = [(rate.name, rate.share) for rate in bench.rates if rate.share is not None]
     if not shares:
         return f"{bench.folder}: nothing here is limited by memory"
     return f"{bench.folder}: {shares[0][0]} reaches {shares[0][1]:.2f} of what memory allows"

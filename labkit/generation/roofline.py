@@ -27,34 +27,29 @@ WIDTH = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """A rate to compare with, and the ratio that is aimed at (None: for information)."""
+    """A rate to compare with, measured in the same rounds, and the ratio that is aimed at (None: for information)."""
 
     name: str
     tokens_per_second: float
+    ratio: float
+    """Median over the rounds of the measured rate over this one."""
     goal: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """One way of making tokens, measured."""
+    """One way of making tokens, measured: medians over rounds."""
 
     name: str
     dtype: str
     tokens_per_second: float
     bytes_per_token: float | None  # None where arithmetic, not memory, is the limit
     operations_per_token: float
+    share: float | None = None
+    """The part of memory's limit that is reached: median over rounds, memory's speed measured in each."""
     goal: float | None = None  # share of the limit that is aimed at
     beside: tuple[Beside, ...] = ()
     note: str = ""
-
-    def limit(self, bandwidth: float) -> float | None:
-        """Tokens a second that memory allows at ``bandwidth`` bytes a second."""
-        return None if self.bytes_per_token is None else bandwidth / self.bytes_per_token
-
-    def share(self, bandwidth: float) -> float | None:
-        """The part of the limit that is reached."""
-        limit = self.limit(bandwidth)
-        return None if limit is None else self.tokens_per_second / limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +73,12 @@ class Roofline:
         """Every goal in words, and whether it is reached."""
         found = []
         for rate in self.rates:
-            share = rate.share(self.bandwidth)
-            if rate.goal is not None and share is not None:
-                found.append((f"{rate.name}, {rate.dtype}: {rate.goal:.2f} of the limit", share >= rate.goal))
+            if rate.goal is not None and rate.share is not None:
+                found.append((f"{rate.name}, {rate.dtype}: {rate.goal:.2f} of the limit", rate.share >= rate.goal))
             for other in rate.beside:
                 if other.goal is not None:
-                    ratio = rate.tokens_per_second / other.tokens_per_second
-                    found.append((f"{rate.name}, {rate.dtype}: {other.goal:.2f}x {other.name}", ratio >= other.goal))
+                    goal = f"{rate.name}, {rate.dtype}: {other.goal:.2f}x {other.name}"
+                    found.append((goal, other.ratio >= other.goal))
         return tuple(found)
 
     def __str__(self) -> str:
@@ -92,18 +86,17 @@ class Roofline:
         speeds = f"reads {self.bandwidth / 1e9:.1f} GB/s, computes {self.peak / 1e9:.0f} GFLOP/s in float32"
         lines = [f"{self.folder} on {place}: {speeds}"]
         for rate in self.rates:
-            share = rate.share(self.bandwidth)
+            share = rate.share
             moved = f"{rate.bytes_per_token / 1e6:8.1f} MB/token" if rate.bytes_per_token is not None else 17 * " "
             reached = f"{share:5.2f} of the limit" if share is not None else 18 * " "
             mark = "" if rate.goal is None or share is None else _mark(share, rate.goal)
             name = f"{rate.name}, {rate.dtype}"
             lines.append(f"  {name:36} {rate.tokens_per_second:9.1f} tokens/s {moved}  {reached} {mark}".rstrip())
             for other in rate.beside:
-                ratio = rate.tokens_per_second / other.tokens_per_second
-                mark = "" if other.goal is None else _mark(ratio, other.goal)
+                mark = "" if other.goal is None else _mark(other.ratio, other.goal)
                 told = f"beside {other.name}"
                 lines.append(
-                    f"      {told:32} {other.tokens_per_second:9.1f} tokens/s   ratio {ratio:.2f} {mark}".rstrip()
+                    f"      {told:32} {other.tokens_per_second:9.1f} tokens/s   ratio {other.ratio:.2f} {mark}".rstrip()
                 )
             lines += [f"      {rate.note}"] if rate.note else []
         return "\n".join(lines)

@@ -125,7 +125,14 @@ def test_dtype_study(random_folder: Path, tmp_path: Path, capsys: pytest.Capture
 def test_benchmark_measures_the_prompt_it_is_given(
     random_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rate = Rate(name="decode", dtype="float32", tokens_per_second=9.0, bytes_per_token=1e9, operations_per_token=1.0)
+    rate = Rate(
+        name="decode",
+        dtype="float32",
+        tokens_per_second=9.0,
+        bytes_per_token=1e9,
+        operations_per_token=1.0,
+        share=0.9,
+    )
     bench = Roofline(folder="x", device="cpu", threads=1, clock="wall", bandwidth=1e10, peak=1e11, rates=(rate,))
     asked: dict[str, Any] = {}
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
+from labkit.bench.generate import MEMORY, _Bench
 from labkit.errors import ArgumentError
 from labkit.figures.roofline import draw_roofline
 from labkit.generation.dtype_study import dtype_study
@@ -38,12 +39,11 @@ def test_shares_goals_and_text() -> None:
         tokens_per_second=18.0,
         bytes_per_token=5e8,
         operations_per_token=2.5e8,
+        share=0.9,
         goal=0.9,
-        beside=(Beside(name="transformers", tokens_per_second=20.0, goal=1.0),),
+        beside=(Beside(name="transformers", tokens_per_second=20.0, ratio=0.9, goal=1.0),),
     )
     bench = Roofline(folder="gpt2", device="cpu", threads=2, clock="wall", bandwidth=1e10, peak=1e11, rates=(rate,))
-    assert rate.limit(1e10) == 20.0
-    assert rate.share(1e10) == pytest.approx(0.9)
     assert bench.goals() == (
         ("decode, float32: 0.90 of the limit", True),
         ("decode, float32: 1.00x transformers", False),
@@ -51,6 +51,17 @@ def test_shares_goals_and_text() -> None:
     assert bench.return_code == 1
     assert "0.90 of the limit (goal 0.90) ok" in str(bench)
     assert "ratio 0.90 (goal 1.00) short" in str(bench)
+
+
+def test_ratios_are_taken_within_rounds_and_the_median_counts(random_folder: Path, random_model: GPT2) -> None:
+    """In one round of three the machine is ten times slower, on all sides: that tells nothing of the ratio."""
+    bench = _Bench(random_folder, "random", torch.device("cpu"), 8, 3, [1, 2], "wall", lambda _step: None)
+    moved = bytes_per_token(random_model, length=2 + 8 / 2)
+    rounds = {"labkit": [10.0, 1.0, 12.0], "transformers": [5.0, 0.4, 6.0], MEMORY: [20 * moved, 2 * moved, 16 * moved]}
+    rate = bench._rate("decode", random_model, rounds, goals={"transformers": 2.1})
+    assert rate.share == pytest.approx(0.5)
+    assert rate.tokens_per_second == 10.0
+    assert [(other.ratio, other.tokens_per_second, other.goal) for other in rate.beside] == [(2.0, 5.0, 2.1)]
 
 
 def test_the_figure_holds_every_point_and_the_peer_s() -> None:
@@ -61,7 +72,7 @@ def test_the_figure_holds_every_point_and_the_peer_s() -> None:
             tokens_per_second=18.0,
             bytes_per_token=5e8,
             operations_per_token=2.5e8,
-            beside=(Beside(name="transformers", tokens_per_second=9.0),),
+            beside=(Beside(name="transformers", tokens_per_second=9.0, ratio=2.0),),
         )
         for dtype in ("float32", "bfloat16")
     )
