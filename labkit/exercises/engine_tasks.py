@@ -4,28 +4,48 @@ import tempfile
 from functools import cache
 from typing import Any
 
+from labkit.checkpoint.config_file import read_config_fields
+from labkit.config import parse_config
+from labkit.exercises.answers import WrongAnswerError, as_name, shown
 from labkit.exercises.task import Task
 from labkit.exercises.zoo import ENGINES, zoo_trace
-from labkit.verification.faults import parse_fault
+from labkit.load import embedded
+from labkit.model.taps import tap_names
+from labkit.verification.faults import FAULTS, parse_fault
 from labkit.verification.hypotheses import HYPOTHESES
 from labkit.verification.verify_trace import verify_trace
 
+CAUSES = {hypothesis.name: hypothesis.name for hypothesis in HYPOTHESES} | {
+    name: fault.expected_finding for name, fault in FAULTS.items()
+}
+"""Each name a cause may be given -> the name under which the diagnosis finds it."""
 
-def judge_stage(answer: Any) -> str:
+
+@cache
+def stages() -> tuple[str, ...]:
+    """The stages of the embedded checkpoint in order of computation."""
+    return tap_names(parse_config(read_config_fields(embedded() / "config.json")))
+
+
+def as_stage(value: Any) -> str:
+    """The name of a stage, in whatever case it was written."""
+    name = as_name(value, "the stage's name")
+    if name not in stages():
+        raise WrongAnswerError(
+            f"no stage of the embedded checkpoint is named {shown(value)}; names are written as in 'h.0.ln_1'"
+        )
+    return name
+
+
+def judge_stage(answer: Any) -> None:
     """The stage at which c_attn's columns in another order show first, in block 2."""
     fault, block = parse_fault("qkv-order:2")
-    right = fault.expected_stage(block)
-    if not isinstance(answer, str):
-        return "the name of a stage is asked for, such as 'h.0.ln_1'"
-    if answer == right:
-        return ""
-    if not answer.startswith("h.2."):
-        return "the fault is in block 2"
-    return (
-        "attention's output is wrong too, but what goes into it is wrong already"
-        if "attn" in answer
-        else "look earlier"
-    )
+    stage, right = as_stage(answer), fault.expected_stage(block)
+    place, right_place = stages().index(stage), stages().index(right)
+    if place < right_place:
+        raise WrongAnswerError(f"{stage} still agrees: look later")
+    if place > right_place:
+        raise WrongAnswerError(f"{stage} is not the first that differs: look earlier")
 
 
 @cache
@@ -39,21 +59,17 @@ def diagnosis(number: int) -> tuple[str, str | None]:
 def zoo_task(number: int) -> Task:
     """The stage and the cause of the fault in one engine of the zoo."""
 
-    def judge(answer: Any) -> str:
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            return "a pair is asked for: the stage, and the name of the cause"
-        stage, cause = answer
-        known = {hypothesis.name for hypothesis in HYPOTHESES}
+    def judge(answer: Any) -> None:
+        if not (isinstance(answer, tuple | list) and len(answer) == 2):
+            raise WrongAnswerError(f"a pair is asked for, the stage and the name of the cause, not {shown(answer)}")
+        stage, cause = as_stage(answer[0]), as_name(answer[1], "the cause's name")
+        if cause not in CAUSES:
+            raise WrongAnswerError(f"no cause is named {shown(answer[1])}")
         where, what = diagnosis(number)
         if stage != where:
-            return f"{stage} is not the first operation that is wrong by itself"
-        if cause not in known:
-            return f"no cause is named {cause!r}"
-        return (
-            ""
-            if cause == what
-            else "the stage is right; replaying that cause does not reproduce what the engine recorded"
-        )
+            raise WrongAnswerError(f"{stage} is not the first operation that is wrong by itself")
+        if CAUSES[cause] != what:
+            raise WrongAnswerError("the stage is right, but what the engine recorded there has another cause")
 
     return Task(question=f"Which operation is wrong in engine {number}, and how?", judge=judge)
 

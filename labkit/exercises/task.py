@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import UnknownNameError
+from labkit.errors import ArgumentTypeError, UnknownNameError
+from labkit.exercises.answers import WrongAnswerError, as_number
 
 ROOMS = {
     "00": "labkit.exercises.engine_tasks",
@@ -23,10 +24,10 @@ ROOMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One exercise: what is asked, and the judge, which says what is wrong with an answer ("" for a right one)."""
+    """One exercise: what is asked, and the judge, which raises ``WrongAnswerError`` for an answer that is not right."""
 
     question: str
-    judge: Callable[[Any], str]
+    judge: Callable[[Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +52,22 @@ def check(number: str, answer: Any) -> Verdict:
     >>> check("04.2", "Ġ")
     04.2 right
 
-    Raises UnknownNameError for an exercise that is not there.
+    Raises UnknownNameError for an exercise that is not there, ArgumentTypeError for a number that is no text.
     """
+    if not isinstance(number, str):
+        raise ArgumentTypeError("an exercise is named by a text", expected="such as '05.2'", got=repr(number))
     tasks = tasks_of(number.partition(".")[0])
     if number not in tasks:
         raise UnknownNameError.near("exercise", number, tasks)
     if answer is None or answer is ...:
         return Verdict(number=number, wrong="there is no answer yet")
     try:
-        return Verdict(number=number, wrong=tasks[number].judge(answer))
+        tasks[number].judge(answer)
+    except WrongAnswerError as wrong:
+        return Verdict(number=number, wrong=str(wrong))
     except Exception as error:
-        return Verdict(number=number, wrong=f"the answer raised {type(error).__name__}: {error}")
+        return Verdict(number=number, wrong=f"the checker cannot read this answer ({type(error).__name__}: {error})")
+    return Verdict(number=number, wrong="")
 
 
 def tasks_of(notebook: str) -> dict[str, Task]:
@@ -76,16 +82,15 @@ def number_task(question: str, right: float, hints: Mapping[float, str] | None =
     """A task whose answer is one number; ``hints`` say what a likely wrong number comes from.
 
     >>> number_task("two and two", 4, {5: "count again"}).judge(5)
-    'count again'
+    Traceback (most recent call last):
+    labkit.exercises.answers.WrongAnswerError: count again
     """
 
-    def judge(answer: Any) -> str:
-        if isinstance(answer, bool) or not isinstance(answer, int | float):
-            return f"a number is asked for, not {type(answer).__name__}"
-        if answer == right:
-            return ""
-        if hints and answer in hints:
-            return hints[answer]
-        return "too large" if answer > right else "too small"
+    def judge(answer: Any) -> None:
+        number = as_number(answer, "the answer")
+        if hints and number in hints:
+            raise WrongAnswerError(hints[number])
+        if number != right:
+            raise WrongAnswerError("too large" if number > right else "too small")
 
     return Task(question=question, judge=judge)

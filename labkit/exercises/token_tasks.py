@@ -1,56 +1,91 @@
 """Exercises of notebooks 04 and 07: merges, bytes, sampling, the cache."""
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
 
+from labkit.exercises.answers import WrongAnswerError, as_function, as_number, as_tensor, shown
 from labkit.exercises.task import Task, number_task
+from labkit.tokenizer.alphabet import BYTE_OF_SYMBOL, SYMBOL_OF_BYTE
+
+ROUNDING = 1e-6
 
 
-def judge_next_merge(answer: Any) -> str:
+def judge_next_merge(answer: Any) -> None:
     """A function next_merge(symbols, ranks): the place of the pair to merge next, or None."""
-    if not callable(answer):
-        return "a function is asked for"
+    next_merge = as_function(answer)
     ranks = {("h", "e"): 2, ("e", "l"): 0, ("l", "l"): 1, ("a", "a"): 5}
-    cases: list[tuple[list[str], int | None, str]] = [
-        (["h", "e", "l", "l", "o"], 1, "the lowest rank wins, not the first pair"),
-        (["x", "y"], None, "where no pair has a rank the answer is None"),
-        (["a", "a", "a"], 0, "of equal ranks the leftmost place is taken"),
-        (["h"], None, "one symbol has no pair"),
-        ([], None, "no symbols have no pair"),
-    ]
-    for symbols, right, reason in cases:
-        got = answer(list(symbols), dict(ranks))
-        if got != right:
-            return f"{symbols} gave {got!r}: {reason}"
-    return ""
+    for symbols, right in (
+        (["h", "e", "l", "l", "o"], 1),
+        (["x", "y"], None),
+        (["a", "a", "a"], 0),
+        (["h"], None),
+        ([], None),
+    ):
+        got = next_merge(symbols, ranks)
+        if (wrong := _wrong_place(got, right, symbols, ranks)) is not None:
+            raise WrongAnswerError(f"{symbols} gave {shown(got)}: {wrong}")
 
 
-def judge_symbol(answer: Any) -> str:
+def _wrong_place(got: Any, right: int | None, symbols: list[str], ranks: Mapping[tuple[str, str], int]) -> str | None:
+    """Why ``got`` is not the place of the pair to merge next; None where it is."""
+    if right is None:
+        return None if got is None else "where no pair has a rank the answer is None"
+    if got is None:
+        return "it has a pair with a rank, and the place of a pair is expected"
+    try:
+        place = as_number(got, "the place")
+    except WrongAnswerError:
+        return "the place of a pair is expected, a whole number"
+    pairs = dict(enumerate(pairwise(symbols)))
+    if place not in pairs:
+        return "no pair stands at that place"
+    if place == right:
+        return None
+    pair, best = pairs[int(place)], pairs[right]
+    if pair not in ranks:
+        return f"the pair {pair} has no rank"
+    return "the lowest rank wins" if ranks[pair] > ranks[best] else "of equal ranks the leftmost place is taken"
+
+
+def judge_symbol(answer: Any) -> None:
     """The symbol in which vocab.json writes a space."""
     if not isinstance(answer, str) or len(answer) != 1:
-        return "one character is asked for"
-    if answer == chr(0x20 + 256):
-        return ""
+        raise WrongAnswerError(f"one character is asked for, not {shown(answer)}")
+    if answer == SYMBOL_OF_BYTE[ord(" ")]:
+        return
     if answer == "G":
-        return "there is a dot above it"
-    return f"{answer!r} stands for another byte"
+        raise WrongAnswerError("there is a dot above it")
+    raise WrongAnswerError(f"{answer!r} stands for {'another' if answer in BYTE_OF_SYMBOL else 'no'} byte")
 
 
-def judge_top_p(answer: Any) -> str:
+def judge_top_p(answer: Any) -> None:
     """A function top_p(probabilities, p): the fewest likeliest that reach p, made to add up to 1."""
-    if not callable(answer):
-        return "a function is asked for"
+    top_p = as_function(answer)
     probabilities = torch.tensor([0.1, 0.4, 0.2, 0.3])
     for p, kept in ((0.35, [1]), (0.6, [1, 3]), (0.75, [1, 2, 3]), (1.0, [0, 1, 2, 3])):
-        got = torch.as_tensor(answer(probabilities.clone(), p))
+        got = as_tensor(top_p(probabilities, p), f"top_p(probabilities, {p}) of 4 probabilities", shape=[4])
+        if bool((got < 0).any()):
+            raise WrongAnswerError("no share may be negative")
         have = torch.nonzero(got > 0).flatten().tolist()
         if have != kept:
-            many = "many" if len(have) > len(kept) else "few"
-            return f"p = {p} keeps {have} of the probabilities {probabilities.tolist()}: too {many}"
-        if abs(float(got.sum()) - 1) > 1e-6:
-            return "what is left must add up to 1"
-    return ""
+            raise WrongAnswerError(
+                f"p = {p} keeps {have} of the probabilities {[0.1, 0.4, 0.2, 0.3]}: {_wrongly_kept(have, kept)}"
+            )
+        if abs(float(got.sum()) - 1) > ROUNDING:
+            raise WrongAnswerError("what is left must add up to 1")
+        right = torch.zeros_like(got)
+        right[kept] = probabilities[kept].double() / probabilities[kept].double().sum()
+        if not torch.allclose(got, right, atol=ROUNDING):
+            raise WrongAnswerError("what is left must keep its proportions")
+
+
+def _wrongly_kept(have: list[int], kept: list[int]) -> str:
+    if set(have) > set(kept):
+        return "too many"
+    return "too few" if set(have) < set(kept) else "not the likeliest"
 
 
 TASKS: dict[str, Task] = {
