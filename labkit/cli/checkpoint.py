@@ -2,12 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from labkit.cli.console import progress, safe, show, show_record, write_json
-from labkit.errors import ArgumentError, CheckpointError
+from labkit.errors import ArgumentError, CheckpointError, LabkitError
+
+if TYPE_CHECKING:
+    from labkit.checkpoint.inventory import Inventory
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
 _CHECKED_IDS = 24
@@ -34,11 +37,14 @@ def inventory(
     json: Json = None,
 ) -> int:
     """Parameters and bytes by kind and block, beside the formula: exit 0 as it should be, 1 not."""
+    from dataclasses import replace
+
     from labkit.checkpoint import add_statistics, read_checkpoint
     from labkit.checkpoint.inventory import take_inventory
     from labkit.report.checkpoint import inventory_json, load_report_json, render_inventory, render_load_report
 
     found = take_inventory(folder, config=config)
+    found = replace(found, notes=(*found.notes, *_generation_notes(found)))
     report = None
     if (tensors or statistics) and found.problem is None:
         report = read_checkpoint(folder, config=config).report
@@ -48,6 +54,16 @@ def inventory(
     if json != "-":
         show(*([] if report is None else [render_load_report(report)]), render_inventory(found))
     return found.return_code
+
+
+def _generation_notes(found: "Inventory") -> tuple[str, ...]:
+    """What generating from the folder would leave out, or refuse, of its generation_config.json."""
+    from labkit.generation.settings import checkpoint_settings
+
+    try:
+        return checkpoint_settings(found.folder, vocab_size=found.config.vocab_size).notes
+    except LabkitError as error:
+        return (str(error),)
 
 
 def convert(

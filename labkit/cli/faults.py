@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from labkit.cli.console import progress, show, write_json
-from labkit.cli.verify import parse_ids
+from labkit.cli.prompts import rows_of, stand_in_rows
 
 
 def register(app: typer.Typer) -> None:
@@ -26,11 +26,13 @@ def faults(
     ] = None,
 ) -> int:
     """Plant every known fault and see what notices: exit 0 where none survives and each is named, else 1."""
-    rows = None if ids is None else [parse_ids(text) for text in ids]
+    rows = rows_of(prompt, ids)
     with progress() as say:
         from labkit.report.faults import kill_matrix_json, render_kill_matrix
         from labkit.verification.kill_matrix import kill_matrix
 
+        if not prompt and rows is None:
+            rows = stand_in_rows(folder)
         matrix = kill_matrix(
             folder, prompts=prompt, ids=rows, faults=only, floors="measure" if floors else "skip", progress=say
         )

@@ -8,6 +8,7 @@ import typer
 
 from labkit.cli.bench import bench
 from labkit.cli.console import progress, safe, show_record, show_text, write_json
+from labkit.cli.prompts import parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def register(app: typer.Typer) -> None:
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The text to go on with (- reads standard input).")] = None,
     *,
+    ids: Annotated[
+        list[str] | None, typer.Option(help="Token ids in place of a text, as 1,2,3; several times for a batch.")
+    ] = None,
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder (default: the embedded one).")] = None,
     tokens: Annotated[int | None, typer.Option(help="At most this many new tokens (20).")] = None,
     min_tokens: Annotated[int | None, typer.Option(help="Stops act after so many.")] = None,
@@ -54,7 +58,7 @@ def generate(
     benchmark: Annotated[bool, typer.Option(help="Measure tokens/s beside transformers instead.")] = False,
 ) -> int:
     """Go on with a text: exit 0, or 2 where the input cannot be used."""
-    prompts = read_prompts(prompt, batch_file)
+    prompts = read_prompts(prompt, batch_file, ids)
     with progress() as say:
         say("loading the model")
         import torch
@@ -85,15 +89,15 @@ def generate(
             from labkit.bench.generate import bench_generate as measure
 
             folder = model or network.load_report.folder
-            ids = run.results()[0].prompt_ids
-            return _show_bench(measure(folder, device=device, tokens=tokens or 48, prompt=ids, say=say), json)
+            first = run.results()[0].prompt_ids
+            return _show_bench(measure(folder, device=device, tokens=tokens or 48, prompt=first, say=say), json)
     try:
         if json == "-" or len(prompts) > 1:
             with progress() as say:
                 for count, _ in enumerate(run.steps(), start=1):
                     say(f"{count} tokens of each prompt, {run.tokens_per_second:.1f} tokens/s")
         else:
-            _show(run, prompts[0])
+            _show(run)
     finally:
         if json != "-" and len(prompts) > 1:
             for result in run.results():
@@ -108,20 +112,26 @@ def dtype_study(
     folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
     *,
     text: Annotated[str | None, typer.Option(help="The text to study (- reads standard input).")] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids in place of a text, as 1,2,3.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Greedy tokens to compare.")] = 40,
     dtype: Annotated[list[str] | None, typer.Option(help="bfloat16, float16 or float64; several times.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
     json: Annotated[str | None, typer.Option(help="Write the study as JSON to this file (- for output).")] = None,
 ) -> int:
     """What bfloat16 and float16 change: logits, depths, greedy text, perplexity; float32 beside them."""
-    words = read_prompts(text, None)[0] if text is not None else None
+    if text is not None and ids is not None:
+        raise ArgumentError("--text and --ids were both given", fix="give one of them")
+    words = None if text is None else _read_text(text)
+    row = None if ids is None else parse_ids(ids)
     with progress() as say:
         from dataclasses import asdict
 
         from labkit.generation.dtype_study import dtype_study as study
 
         chosen = [dtype_named(name) for name in dtype or ["bfloat16", "float16"]]
-        result = study(folder, text=words, dtypes=chosen, tokens=tokens, device=device, say=say)
+        if words is None and row is None:
+            row = next(iter(stand_in_rows(folder) or []), None)
+        result = study(folder, text=words, ids=row, dtypes=chosen, tokens=tokens, device=device, say=say)
     if json is not None:
         write_json(asdict(result), json)
     if json != "-":
@@ -172,26 +182,43 @@ def _show_bench(results: "Sequence[Roofline]", json: str | None) -> int:
     return max(each.return_code for each in results)
 
 
-def read_prompts(prompt: str | None, batch_file: Path | None) -> list[str]:
-    """The prompt, standard input where it is ``-``, or the lines of the file."""
-    if (prompt is None) == (batch_file is None):
+def read_prompts(
+    prompt: str | None, batch_file: Path | None, ids: "Sequence[str] | None" = None
+) -> list[str] | list[list[int]]:
+    """The prompt, standard input where it is ``-``, the lines of the file, or rows of ids."""
+    given = [
+        name
+        for name, value in (("a prompt", prompt), ("--batch-file", batch_file), ("--ids", ids or None))
+        if value is not None
+    ]
+    if len(given) != 1:
         raise ArgumentError(
-            "no prompt" if prompt is None else "a prompt and --batch-file were both given",
-            fix='give one: labkit generate "It is a truth", labkit generate - < FILE, or --batch-file FILE',
+            f"{' and '.join(given)} were both given" if given else "no prompt",
+            fix='give one: labkit generate "It is a truth", labkit generate - < FILE, --batch-file FILE, or --ids 1,2,3',
         )
-    if batch_file is not None:
-        try:
-            lines = batch_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise FileAccessError("the prompts cannot be read", where=batch_file, got=error) from error
-        prompts = [line for line in lines if line.strip()]
-        if not prompts:
-            raise ArgumentError("the file holds no prompt", where=batch_file, expected="a prompt a line")
-        return prompts
-    if prompt != "-":
-        return [prompt or ""]
+    if ids:
+        return [parse_ids(row) for row in ids]
+    return [_read_text(prompt)] if prompt is not None else _read_lines(batch_file)
+
+
+def _read_lines(path: Path | None) -> list[str]:
+    assert path is not None
     try:
-        return [sys.stdin.buffer.read().decode("utf-8")]
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileAccessError("the prompts cannot be read", where=path, got=error) from error
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise ArgumentError("the file holds no prompt", where=path, expected="a prompt a line")
+    return prompts
+
+
+def _read_text(text: str) -> str:
+    """The text, or standard input where it is ``-``."""
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError("standard input is not UTF-8", where=f"byte {error.start}") from error
 
@@ -203,11 +230,13 @@ def generation_json(result: "Generation") -> dict[str, Any]:
     return {**asdict(result), "tokens_per_second": result.tokens_per_second}
 
 
-def _show(run: "Stream", prompt: str) -> None:
-    show_text(prompt)
+def _show(run: "Stream") -> None:
+    """Prompt and text as they come; where there is no tokenizer, the new ids."""
+    prompt = run.result().prompt
+    show_text("" if prompt is None else prompt)
     try:
-        for token in run:
-            show_text(token.text)
+        for number, token in enumerate(run):
+            show_text(token.text if prompt is not None else f"{' ' if number else ''}{token.id}")
     finally:
         show_text("\n")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from labkit.cli.console import progress, show, tell, write_json
-from labkit.cli.verify import parse_ids
+from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
 
 
@@ -29,11 +29,9 @@ def invariants(
     ] = None,
 ) -> int:
     """Causality, prefix, KV cache, batch, padding, pattern rows, token 0, tied logits: exit 0 hold, 1 broken."""
-    if prompt and ids:
-        raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
+    rows = rows_of(prompt, ids)
     if trace is not None and (prompt or ids or plant):
         raise ArgumentError("a trace brings its own prompt and engine", fix="leave --prompt, --ids and --plant out")
-    rows = None if ids is None else [parse_ids(text) for text in ids]
     with progress() as say:
         from labkit.load import embedded, load_gpt2
         from labkit.report.invariants import invariants_json, render_invariants

@@ -7,6 +7,7 @@ import typer
 
 from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
+from labkit.cli.options import told
 from labkit.errors import LabkitError
 
 app = typer.Typer(
@@ -39,7 +40,7 @@ def run(arguments: list[str]) -> int:
     try:
         code = app(arguments, standalone_mode=False, prog_name="labkit")
     except LabkitError as error:
-        complain(str(error))
+        complain(told(error))
         return 2
     except typer.Exit as stop:
         return int(stop.exit_code)

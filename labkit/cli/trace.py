@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from labkit.cli.console import progress, show, write_json
-from labkit.cli.verify import parse_ids
+from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
@@ -40,11 +40,9 @@ def trace(
     ] = None,
 ) -> int:
     """Run a checkpoint and write every stage to a trace file."""
-    if prompt and ids:
-        raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
+    rows = rows_of(prompt, ids)
     if from_dumps is not None and (folder or prompt or ids or taps or plant or steps):
         raise ArgumentError("dumps bring their own prompt and taps", fix="give --from-dumps and -o alone")
-    rows = None if ids is None else [parse_ids(text) for text in ids]
     with progress() as say:
         say("running the prompt")
         from labkit.verification.trace import write_trace

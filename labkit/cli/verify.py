@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labkit.cli.console import progress, show, write_json
+from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def verify(
     ] = None,
 ) -> int:
     """Compare labkit with transformers stage by stage: exit 0 same, 1 differs, 2 cannot tell."""
-    if prompt and ids:
-        raise ArgumentError("--prompt and --ids were both given", fix="give one of them")
+    rows = rows_of(prompt, ids)
     if trace is not None and (prompt or ids or plant):
         raise ArgumentError("a trace brings its own prompt and engine", fix="leave --prompt, --ids and --plant out")
     if recheck is not None:
@@ -56,7 +56,6 @@ def verify(
                 "a certificate brings its own prompts", fix="leave --prompt, --ids, --plant and --trace out"
             )
         return _recheck(recheck, folder)
-    rows = None if ids is None else [parse_ids(text) for text in ids]
     with progress() as say:
         from labkit.report.links import chain_json, render_chain
         from labkit.report.verify import render_verification, verification_json
@@ -106,15 +105,3 @@ def _recheck(path: Path, folder: Path | None) -> int:
         result = recheck(path, folder, progress=say)
     print(result)
     return result.return_code
-
-
-def parse_ids(text: str) -> list[int]:
-    """``1,2,3`` or ``1 2 3`` -> the ids.
-
-    >>> parse_ids("15496, 11 995")
-    [15496, 11, 995]
-    """
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isascii() and word.isdecimal() for word in words):
-        raise ArgumentError("not a list of token ids", expected="whole numbers with commas between", got=repr(text))
-    return [int(word) for word in words]

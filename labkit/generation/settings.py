@@ -114,14 +114,19 @@ class Sourced:
         return ", ".join(said) or "greedy"
 
 
-def resolve(given: Mapping[str, Any], *, folder: Path | None, longest_prompt: int = 0) -> Sourced:
+def resolve(
+    given: Mapping[str, Any], *, folder: Path | None, longest_prompt: int = 0, vocab_size: int | None = None
+) -> Sourced:
     """The options in ``given`` (None: not given) over those of ``folder``'s generation_config.json.
+
+    Stop ids of the file beyond ``vocab_size`` are left out with a note.
 
     >>> sourced = resolve({"tokens": 5, "top_k": None}, folder=None)
     >>> sourced.settings.tokens, str(sourced)
     (5, 'tokens 5 (given)')
     """
-    stored = checkpoint_settings(folder) if folder is not None else Sourced(settings=Settings(), origins={})
+    none = Sourced(settings=Settings(), origins={})
+    stored = none if folder is None else checkpoint_settings(folder, vocab_size=vocab_size)
     stated = {name: value for name, value in given.items() if value is not None}
     origins = {**stored.origins, **dict.fromkeys(stated, "given")}
     if "tokens" not in origins and stored.max_length is not None:
@@ -130,11 +135,12 @@ def resolve(given: Mapping[str, Any], *, folder: Path | None, longest_prompt: in
     return replace(stored, settings=replace(stored.settings, **stated), origins=origins)
 
 
-def checkpoint_settings(folder: str | Path) -> Sourced:
+def checkpoint_settings(folder: str | Path, *, vocab_size: int | None = None) -> Sourced:
     """The defaults that a folder's generation_config.json states; plain greedy where there is none.
 
-    Temperature, top_k, top_p and min_p act only where ``do_sample`` is true, as in transformers. Raises ``ConfigError``
-    naming the field that has no sense.
+    Temperature, top_k, top_p and min_p act only where ``do_sample`` is true, as in transformers. An ``eos_token_id``
+    beyond ``vocab_size``, as transformers saves it with a small model (GPT-2's own 50256), is left out with a note:
+    no text can end there. Raises ``ConfigError`` naming the field that has no sense.
     """
     path = Path(folder) / FILE_NAME
     if not path.exists():
@@ -148,9 +154,22 @@ def checkpoint_settings(folder: str | Path) -> Sourced:
         settings = Settings(**stated)
     except (ArgumentError, ArgumentTypeError) as error:
         raise ConfigError(str(error), where=path, fix="correct the file, or remove the field") from error
+    settings, beyond = _within(settings, vocab_size)
+    if not settings.stop_ids:
+        origins.pop("stop_ids", None)
     ignored = [name for name, idle in NOT_FOLLOWED.items() if fields.get(name) not in (None, *idle)]
-    notes = tuple(f"{path.name} states {name} {fields[name]!r}, which labkit does not follow" for name in ignored)
-    return Sourced(settings=settings, origins=origins, max_length=fields.get("max_length"), notes=notes)
+    notes = [f"{path.name} states {name} {fields[name]!r}, which labkit does not follow" for name in ignored]
+    notes += [
+        f"{path.name} states eos_token_id {each}, which is beyond the vocabulary of {vocab_size} ids: left out"
+        for each in beyond
+    ]
+    return Sourced(settings=settings, origins=origins, max_length=fields.get("max_length"), notes=tuple(notes))
+
+
+def _within(settings: Settings, vocab_size: int | None) -> tuple[Settings, tuple[int, ...]]:
+    """The settings without the stop ids that a vocabulary of this size does not have, and those ids."""
+    beyond = () if vocab_size is None else tuple(each for each in settings.stop_ids if each >= vocab_size)
+    return replace(settings, stop_ids=tuple(each for each in settings.stop_ids if each not in beyond)), beyond
 
 
 def _from_fields(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -229,7 +229,12 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
     ids = [_ids(prompt, tokenizer) for prompt in prompts]
     given = {name: options.get(name) for name in option_names()}
     given |= {name: as_tuple(given[name]) for name in ("stop", "stop_ids")}
-    sourced = resolve(given, folder=folder, longest_prompt=max(map(len, ids), default=0))
+    sourced = resolve(
+        given,
+        folder=folder,
+        longest_prompt=max(map(len, ids), default=0),
+        vocab_size=model.config.vocab_size,
+    )
     run = Continuation(
         model,
         ids,

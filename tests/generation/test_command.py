@@ -70,7 +70,7 @@ def test_every_way_of_greedy_gives_the_same_text(random_folder: Path, capsys: py
         ([""], "the prompt has no tokens"),
         ([], "no prompt"),
         (["Hi", "--batch-file", "x"], "a prompt and --batch-file were both given"),
-        (["Hi", "--stop-id", "999"], "stop_ids: the id is beyond the vocabulary"),
+        (["Hi", "--stop-id", "999"], "--stop-id: the id is beyond the vocabulary"),
         (["Hi", "--lookup", "--temperature", "1"], "look-up decoding goes on with one prompt, greedily"),
         (["Hi", "--window", "roll"], "no window named 'roll'"),
     ],

@@ -63,6 +63,17 @@ def test_fields_that_are_not_followed_are_told(tmp_path: Path) -> None:
     assert notes == ("generation_config.json states num_beams 4, which labkit does not follow",)
 
 
+def test_stop_ids_of_the_file_beyond_the_vocabulary_are_left_out_with_a_note(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, eos_token_id=[3, 50256])
+    assert checkpoint_settings(folder).settings.stop_ids == (3, 50256)
+    sourced = checkpoint_settings(folder, vocab_size=500)
+    assert (sourced.settings.stop_ids, sourced.origins["stop_ids"]) == ((3,), "generation_config.json")
+    told = "generation_config.json states eos_token_id 50256, which is beyond the vocabulary of 500 ids: left out"
+    assert sourced.notes == (told,)
+    nothing = resolve({}, folder=folder_with(tmp_path, eos_token_id=50256), vocab_size=500)
+    assert (nothing.settings, str(nothing), nothing.notes) == (Settings(), "greedy", (told,))
+
+
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"generation_config.json: temperature: out of range .*got -1"):
         checkpoint_settings(folder_with(tmp_path, do_sample=True, temperature=-1))

@@ -1,0 +1,40 @@
+"""Prompts of the command line: ids as they are typed, and what stands in where a folder has no tokenizer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.cli.console import tell
+from labkit.errors import ArgumentError
+
+
+def parse_ids(text: str) -> list[int]:
+    """``1,2,3`` or ``1 2 3`` -> the ids.
+
+    >>> parse_ids("15496, 11 995")
+    [15496, 11, 995]
+    """
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdecimal() for word in words):
+        raise ArgumentError("not a list of token ids", expected="whole numbers with commas between", got=repr(text))
+    return [int(word) for word in words]
+
+
+def rows_of(
+    prompts: Sequence[str] | None, ids: Sequence[str] | None, *, option: str = "--prompt"
+) -> list[list[int]] | None:
+    """The rows of ``--ids``, or None where there are none; refused beside texts."""
+    if prompts and ids:
+        raise ArgumentError(f"{option} and --ids were both given", fix="give one of them")
+    return None if ids is None else [parse_ids(text) for text in ids]
+
+
+def stand_in_rows(folder: Path | None) -> list[list[int]] | None:
+    """Ids drawn at random, with a note, where ``folder`` has no tokenizer for a text; None where it has one."""
+    from labkit.checkpoint.inventory import take_inventory
+    from labkit.load import embedded
+    from labkit.verification.prompts import choose_prompts
+
+    place = embedded() if folder is None else folder
+    chosen, notes = choose_prompts(place, take_inventory(place).config, None, None)
+    tell(notes)
+    return None if chosen[0].text is not None else [list(prompt.ids) for prompt in chosen]
