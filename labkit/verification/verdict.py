@@ -237,11 +237,13 @@ def share_of(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:
 
 
 def merge_results(parts: Sequence[StageResult]) -> StageResult:
-    """One stage over several prompts or pieces: the worst of each figure, the place from the most severe."""
-    worst = max(parts, key=lambda part: part.severity)
+    """One stage over several prompts or pieces: the worst of each figure with its place, the cause of the most severe."""
+    severest = max(parts, key=lambda part: part.severity)
+    total = max(parts, key=lambda part: part.used)
+    local = max(parts, key=lambda part: part.local_used)
     largest = max(parts, key=lambda part: part.difference.max_abs).difference
     return replace(
-        worst,
+        severest,
         difference=replace(
             largest,
             max_rel=max(part.difference.max_rel for part in parts),
@@ -250,6 +252,11 @@ def merge_results(parts: Sequence[StageResult]) -> StageResult:
             non_finite=sum(part.difference.non_finite for part in parts),
             equal=all(part.difference.equal for part in parts),
         ),
+        budget=total.budget,
+        used=total.used,
+        worst=total.worst,
         local_error=max(part.local_error for part in parts),
+        local_used=local.local_used,
+        local_worst=local.local_worst,
         local_rms=max(part.local_rms for part in parts),
     )
