@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from labkit.cli.console import progress, show, tell, write_json
+from labkit.cli.faults import check_faults
 from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
 
@@ -20,7 +21,10 @@ def invariants(
     *,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to run; may be given several times.")] = None,
     ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several times.")] = None,
-    plant: Annotated[str | None, typer.Option(help="Plant a fault in labkit's model: NAME or NAME:BLOCK.")] = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(help="Plant a fault in labkit's model: NAME or NAME:BLOCK; `labkit faults --list` names them."),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="Where labkit's model runs: cpu, cuda or mps.")] = "cpu",
     trace: Annotated[Path | None, typer.Option(help="Ask this trace file of any engine instead.")] = None,
@@ -55,6 +59,7 @@ def invariants(
             check_room(chosen, model.config, 0)
             tested, engine = model, "labkit"
             if plant is not None:
+                check_faults([plant])
                 fault, block = parse_fault(plant)
                 tested, engine = fault.plant(model, block), f"labkit with {plant} planted"
             say("running it again and again")

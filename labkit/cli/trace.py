@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from labkit.cli.console import progress, show, write_json
+from labkit.cli.faults import check_faults
 from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
 
@@ -29,7 +30,8 @@ def trace(
     ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several make a batch.")] = None,
     taps: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Taps to keep (default: all).")] = None,
     plant: Annotated[
-        list[str] | None, typer.Option(help="Plant a fault in labkit's engine: NAME or NAME:BLOCK.")
+        list[str] | None,
+        typer.Option(help="Plant a fault in labkit's engine: NAME or NAME:BLOCK; `labkit faults --list` names them."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="Where it runs: cpu, cuda or mps.")] = "cpu",
@@ -54,6 +56,7 @@ def trace(
         else:
             from labkit.verification.trace_record import record_trace
 
+            check_faults(plant)
             recorded = record_trace(
                 folder,
                 engine=engine,

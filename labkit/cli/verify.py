@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labkit.cli.console import progress, show, write_json
+from labkit.cli.faults import check_faults
 from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
 
@@ -26,7 +27,10 @@ def verify(
     ids: Annotated[
         list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; may be given several times.")
     ] = None,
-    plant: Annotated[str | None, typer.Option(help="Plant a fault in labkit's side: NAME or NAME:BLOCK.")] = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(help="Plant a fault in labkit's side: NAME or NAME:BLOCK; `labkit faults --list` names them."),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="Where labkit's side runs: cpu, cuda or mps.")] = "cpu",
     tokens: Annotated[int, typer.Option(help="Greedy tokens to compare after each prompt.")] = 20,
@@ -63,6 +67,7 @@ def verify(
         from labkit.verification.links import first_broken, whole_chain
         from labkit.verification.verify_trace import verify_trace
 
+        check_faults([plant] if plant else None)
         if trace is not None:
             report = verify_trace(trace, folder, progress=say)
         else:

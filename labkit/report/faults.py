@@ -1,7 +1,9 @@
-"""Kill matrix -> a terminal table, and JSON."""
+"""Kill matrix, and the list of faults -> terminal tables, and JSON."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from labkit.verification.faults import Fault
 from labkit.verification.kill_matrix import Cell, KillMatrix
 
 if TYPE_CHECKING:
@@ -84,3 +86,31 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
         "floor": cell.floor,
         "rules": dict(cell.rules),
     }
+
+
+def render_faults(faults: Iterable[Fault]) -> "RenderableType":
+    """The list of faults for a terminal: name, the first stage that shows it, what it does."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("fault", no_wrap=True)
+    table.add_column("planted at", no_wrap=True)
+    table.add_column("what it does", overflow="fold")
+    for fault in faults:
+        table.add_row(fault.name, _planted_at(fault), fault.mistake)
+    return Group(table, Text("--plant NAME:BLOCK plants it in the block i = BLOCK (0 unless given)"))
+
+
+def faults_json(faults: Iterable[Fault]) -> dict[str, Any]:
+    """The list of faults as plain JSON values."""
+    rows = [
+        {"name": fault.name, "planted_at": _planted_at(fault), "place": fault.place, "mistake": fault.mistake}
+        for fault in faults
+    ]
+    return {"faults": rows}
+
+
+def _planted_at(fault: Fault) -> str:
+    return fault.stage.replace("{b}", "{i}")
