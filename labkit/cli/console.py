@@ -1,9 +1,13 @@
 """What the commands share: where text goes, and how a file's own strings are made safe for a terminal."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from labkit.errors import FileAccessError, MissingFileError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,6 +69,23 @@ def progress() -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     with console.status("starting") as status:
         yield lambda step: status.update(safe(step))
+
+
+def check_targets(*targets: str | Path | None) -> None:
+    """Raise where a file could not be written later, so that no long run ends with that; ``-`` and None are passed over.
+
+    Raises ``FileAccessError`` for a folder or one that cannot be written to, ``MissingFileError`` where it is not there.
+    """
+    for target in targets:
+        if target is None or str(target) == "-":
+            continue
+        place = Path(os.path.realpath(target))
+        if place.is_dir():
+            raise FileAccessError("it is a folder", where=target, expected="a file to write")
+        if not place.parent.is_dir():
+            raise MissingFileError("no such folder", where=place.parent, fix="make it first")
+        if not os.access(place.parent, os.W_OK | os.X_OK):
+            raise FileAccessError("the folder cannot be written to", where=place.parent, fix="name another")
 
 
 def write_json(value: Any, target: str) -> None:

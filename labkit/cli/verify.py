@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli.console import progress, show, write_json
+from labkit.cli.console import check_targets, progress, show, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import rows_of
 from labkit.errors import ArgumentError
@@ -60,6 +60,7 @@ def verify(
                 "a certificate brings its own prompts", fix="leave --prompt, --ids, --plant and --trace out"
             )
         return _recheck(recheck, folder)
+    check_targets(certificate, html, json)
     with progress() as say:
         from labkit.report.links import chain_json, render_chain
         from labkit.report.verify import render_verification, verification_json
@@ -74,16 +75,14 @@ def verify(
             report = run(
                 folder, prompts=prompt, ids=rows, plant=plant, dtype=dtype, device=device, tokens=tokens, progress=say
             )
-        if certificate is not None:
-            from labkit.load import embedded
-            from labkit.verification.certificate import certify
-
+        shortest: dict[str, str | None] = {}
+        if certificate is not None or html is not None:
             say("looking for prompts that would show what these could not")
-            write_json(certify(report, folder or embedded()), str(certificate))
+            shortest = _certify(report, folder, certificate)
         say("the checkpoint's files, from bytes to ids")
         links = whole_chain(report, folder)
     if html is not None:
-        _write_page(html, report, links, folder)
+        _write_page(html, report, links, shortest, folder)
     if json is not None:
         write_json({**verification_json(report), "chain": chain_json(links)}, json)
     if json != "-":
@@ -91,14 +90,29 @@ def verify(
     return max(report.return_code, 1) if first_broken(links) else report.return_code
 
 
-def _write_page(path: Path, report: "Report", links: "tuple[Link, ...]", folder: Path | None) -> None:
+def _certify(report: "Report", folder: Path | None, target: Path | None) -> dict[str, str | None]:
+    """Write the certificate where one is wanted; the shortest prompt for each mistake that could not have shown."""
+    from labkit.load import embedded
+    from labkit.verification.certificate import certify
+
+    certificate = certify(report, folder or embedded())
+    if target is not None:
+        write_json(certificate, str(target))
+    unseen: dict[str, str | None] = certificate["coverage"]["unseen"]
+    return unseen
+
+
+def _write_page(
+    path: Path, report: "Report", links: "tuple[Link, ...]", shortest: dict[str, str | None], folder: Path | None
+) -> None:
     from labkit.atomic import replacing
     from labkit.load import embedded
     from labkit.report.html import verification_page
     from labkit.verification.tensor_places import tensor_places
 
     names = [name for finding in report.findings for name in finding.tensors]
-    page = verification_page(report, links=links, places=tensor_places(folder or embedded(), names))
+    places = tensor_places(folder or embedded(), names)
+    page = verification_page(report, links=links, places=places, shortest=shortest, folder=folder)
     with replacing(path) as file:
         file.write(page.encode())
 

@@ -1,6 +1,7 @@
 """``labkit verify`` as a user calls it: exit codes, the table, JSON, and one line for bad input."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,46 @@ def test_json_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "same: all 61" in capsys.readouterr().out
     assert run(["verify", "--ids", "5,6", "--tokens", "0", "--json", str(tmp_path / "no" / "report.json")]) == 2
     assert "no such folder; make it first" in capsys.readouterr().err
+
+
+def test_a_page_has_the_folder_as_it_was_named_and_prompts_that_would_show_more(
+    tmp_path: Path, embedded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "page.html"
+    assert run(["verify", str(embedded), "--ids", "5,6", "--tokens", "0", "--html", str(target)]) == 0
+    page = target.read_text(encoding="utf-8")
+    assert f"labkit verify {embedded} --ids 5,6" in page
+    assert "would show with" in page
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "--html"],
+        ["verify", "--certificate"],
+        ["verify", "--json"],
+        ["faults", "--json"],
+        ["dtype-study", "--json"],
+        ["trace", "-o"],
+        ["generate", "It", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_written_is_told_before_the_long_run(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.load.load_gpt2", lambda *_args, **_options: pytest.fail("it began to run"))
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    reachable = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed and reachable(path, mode))
+    for target, message in (
+        (tmp_path, f"{tmp_path}: it is a folder (expected a file to write)"),
+        (tmp_path / "no" / "file", f"{tmp_path / 'no'}: no such folder; make it first"),
+        (closed / "file", f"{closed}: the folder cannot be written to; name another"),
+    ):
+        assert run([*arguments, str(target)]) == 2
+        assert capsys.readouterr() == ("", f"labkit: {message}\n")
 
 
 @pytest.mark.parametrize(
