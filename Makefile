@@ -13,8 +13,9 @@ PYTEST := $(BIN)/python -m pytest
 
 .PHONY: lab verify test test-slow lint notebooks format fuzz clean
 
+# Ctrl-C is how the lab ends, so it is no error: the trap keeps the shell until labkit has stopped JupyterLab.
 lab: verify
-	$(BIN)/labkit lab
+	@trap : INT; $(BIN)/labkit lab || [ $$? -eq 130 ]
 
 verify: $(READY)
 	$(BIN)/labkit verify
@@ -42,6 +43,7 @@ format: $(READY)
 
 $(READY): requirements.txt requirements-vocabulary.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "labkit needs Python 3.11, 3.12 or 3.13; none was found. Name one: make PYTHON=/path/to/python3.12"; exit 1; }
+	@echo "Installing labkit and all it needs into $(VENV): 1.8 GB, some GB more where torch comes with CUDA; done once, in minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-vocabulary.txt -e .
