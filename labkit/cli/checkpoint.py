@@ -27,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def inventory(
-    folder: Annotated[Path, typer.Argument(help="A checkpoint folder, or a safetensors file.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A checkpoint folder, or a safetensors file (default: the embedded checkpoint)."),
+    ] = None,
     *,
     tensors: Annotated[bool, typer.Option("--tensors", help="Show every tensor and what it fills.")] = False,
     statistics: Annotated[
@@ -41,13 +44,15 @@ def inventory(
 
     from labkit.checkpoint import add_statistics, read_checkpoint
     from labkit.checkpoint.inventory import take_inventory
+    from labkit.load import embedded
     from labkit.report.checkpoint import inventory_json, load_report_json, render_inventory, render_load_report
 
-    found = take_inventory(folder, config=config)
+    place = embedded() if folder is None else folder
+    found = take_inventory(place, config=config)
     found = replace(found, notes=(*found.notes, *_generation_notes(found)))
     report = None
     if (tensors or statistics) and found.problem is None:
-        report = read_checkpoint(folder, config=config).report
+        report = read_checkpoint(place, config=config).report
         report = add_statistics(report) if statistics else report
     if json is not None:
         write_json(inventory_json(found) | ({} if report is None else {"load_report": load_report_json(report)}), json)

@@ -3,13 +3,12 @@
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from labkit.cli.console import check_targets, progress, show, write_json
-from labkit.cli.prompts import rows_of, stand_in_rows
+from labkit.cli.prompts import Folder, rows_of, stand_in_rows
 from labkit.errors import UnknownNameError
 
 _NEAR_NAMES = 4
@@ -22,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def faults(
-    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    folder: Folder = None,
     *,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to run; several make a padded batch.")] = None,
     ids: Annotated[list[str] | None, typer.Option(help="Token ids instead of texts, as 1,2,3.")] = None,

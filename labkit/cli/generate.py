@@ -8,7 +8,7 @@ import typer
 
 from labkit.cli.bench import bench
 from labkit.cli.console import check_targets, progress, safe, show_record, show_text, write_json
-from labkit.cli.prompts import parse_ids, stand_in_rows
+from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command()(generate)
+    settings = "Options left out are as generation_config.json says, else plain greedy."
+    app.command(epilog=f"{settings} {EMBEDDED_HELP}")(generate)
     app.command("dtype-study")(dtype_study)
     bench.command("generate")(bench_generate)
 
@@ -110,7 +111,7 @@ def generate(
 
 
 def dtype_study(
-    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    folder: Folder = None,
     *,
     text: Annotated[str | None, typer.Option(help="The text to study (- reads standard input).")] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids in place of a text, as 1,2,3.")] = None,

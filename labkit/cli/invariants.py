@@ -7,7 +7,7 @@ import typer
 
 from labkit.cli.console import progress, show, tell, write_json
 from labkit.cli.faults import check_faults
-from labkit.cli.prompts import rows_of
+from labkit.cli.prompts import Folder, rows_of
 from labkit.errors import ArgumentError
 
 
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def invariants(
-    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    folder: Folder = None,
     *,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to run; may be given several times.")] = None,
     ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several times.")] = None,

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from labkit import __version__
 from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.cli.options import told
@@ -12,7 +14,10 @@ from labkit.errors import LabkitError
 
 app = typer.Typer(
     name="labkit",
-    help="Verify, inspect and run GPT-2 checkpoints.",
+    epilog=(
+        "Documentation: README.md, and in docs/ verification.md, traces.md, your-engine.md, invariants.md, "
+        "checkpoints.md, storage.md, tokenizer.md, generation.md, notebooks.md."
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,6 +33,23 @@ trace.register(app)
 invariants.register(app)
 generate.register(app)
 lab.register(app)
+
+
+def show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)
+    """Print the version and end, where it was asked for."""
+    if wanted:
+        typer.echo(f"labkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Verify, inspect and run GPT-2 checkpoints."""
 
 
 def main() -> None:
@@ -53,7 +75,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         show = getattr(error, "format_message", None)  # click's usage errors know their own text
         if show is not None:
-            complain(str(show()))
+            message = str(show())  # none where the help was shown in place of a missing command
+            if message:
+                complain(message)
             return 2
         if os.environ.get("LABKIT_TRACEBACK"):
             raise

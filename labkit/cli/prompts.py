@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from labkit.cli.console import tell
 from labkit.errors import ArgumentError
+
+Folder = Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")]
+EMBEDDED_HELP = (
+    "Without a folder the embedded checkpoint runs, with its own vocabulary (labkit/data/tiny). For GPT-2 itself: "
+    "labkit fetch openai-community/gpt2 --dir models/gpt2, and name models/gpt2."
+)
 
 
 def parse_ids(text: str) -> list[int]:

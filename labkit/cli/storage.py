@@ -11,7 +11,18 @@ from labkit.errors import ArgumentError, UnknownNameError
 if TYPE_CHECKING:
     from labkit.storage.header import Entry, Header
 
+EMBEDDED = str(Path(__file__).parent.parent / "data" / "tiny")
+"""The folder that ``labkit.load.embedded`` gives, without torch."""
+
 Where = Annotated[str, typer.Argument(metavar="PATH|URL", help="A safetensors file, or a snapshot folder.")]
+WhereElseEmbedded = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH|URL",
+        help="A safetensors file, or a snapshot folder (default: the embedded checkpoint).",
+        show_default=False,
+    ),
+]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
 _SHOWN_NBYTES = 256
 
@@ -23,7 +34,7 @@ def register(app: typer.Typer) -> None:
     app.command("bytes")(show_bytes)
 
 
-def info(path: Where, *, json: Json = None) -> None:
+def info(path: WhereElseEmbedded = EMBEDDED, *, json: Json = None) -> None:
     """What a file or snapshot holds: sizes, metadata, dtypes; no tensor is read."""
     from labkit.report.storage import header_json, render_info
 
@@ -35,7 +46,7 @@ def info(path: Where, *, json: Json = None) -> None:
 
 
 def tensors(
-    path: Where,
+    path: WhereElseEmbedded = EMBEDDED,
     *,
     sort: Annotated[Literal["offset", "name", "size"], typer.Option(help="The order of the rows.")] = "offset",
     match: Annotated[str | None, typer.Option(metavar="GLOB", help="Only names that fit, such as 'h.0.*'.")] = None,
@@ -67,7 +78,7 @@ def tensors(
 
 
 def stats(
-    path: Where,
+    path: WhereElseEmbedded = EMBEDDED,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]…", help="Tensors; all unless given.")] = None,
     *,
     json: Json = None,
@@ -115,7 +126,7 @@ def export(
 
 
 def show_bytes(
-    path: Where,
+    path: WhereElseEmbedded = EMBEDDED,
     *,
     tensor: Annotated[str | None, typer.Option(metavar="NAME", help="Start at this tensor's first byte.")] = None,
     at: Annotated[int | None, typer.Option(metavar="OFFSET", help="Start at this byte, and say what it is.")] = None,
@@ -142,7 +153,14 @@ def show_bytes(
 
 
 def check(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A safetensors file, or a snapshot folder.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A safetensors file, or a snapshot folder (default: the embedded checkpoint).",
+            show_default=False,
+        ),
+    ] = Path(EMBEDDED),
     *,
     json: Json = None,
 ) -> int:

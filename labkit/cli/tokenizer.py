@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--tokenizer", "-t", metavar="FOLDER", help="A folder with the tokenizer's files; GPT-2's unless given."
+        "--tokenizer",
+        "-t",
+        metavar="FOLDER",
+        help="A folder with the tokenizer's files (default: GPT-2's own vocabulary).",
     ),
 ]
 Source = Annotated[
@@ -32,14 +35,17 @@ Special = Annotated[
     ),
 ]
 
+VOCABULARY_HELP = (
+    "Without --tokenizer GPT-2's own vocabulary is used. The embedded checkpoint, which verify and generate run by "
+    "default, has another: --tokenizer labkit/data/tiny (`labkit doctor` shows where it lies)."
+)
 LONGEST_STEPPED = 1000  # bytes: each step shows all symbols of its piece
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("encode")(encode)
-    app.command("decode")(decode)
-    app.command("merges")(merges)
+    for command in (encode, decode, merges):
+        app.command(epilog=VOCABULARY_HELP)(command)
     app.command("parity")(parity)
     app.command("train-bpe")(train_bpe)
     bench.command("tokenize")(bench_tokenize)

@@ -7,7 +7,7 @@ import typer
 
 from labkit.cli.console import check_targets, progress, show, write_json
 from labkit.cli.faults import check_faults
-from labkit.cli.prompts import rows_of
+from labkit.cli.prompts import Folder, rows_of
 from labkit.errors import ArgumentError
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def trace(
-    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    folder: Folder = None,
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The trace file to write.")],
     engine: Annotated[Literal["hf", "labkit"], typer.Option(help="transformers or labkit.")] = "hf",

@@ -7,7 +7,7 @@ import typer
 
 from labkit.cli.console import check_targets, progress, show, write_json
 from labkit.cli.faults import check_faults
-from labkit.cli.prompts import rows_of
+from labkit.cli.prompts import EMBEDDED_HELP, Folder, rows_of
 from labkit.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    app.command(epilog="What the columns mean and how a verdict is reached: docs/verification.md.")(verify)
+    columns = "What the columns mean and how a verdict is reached: docs/verification.md."
+    app.command(epilog=f"{EMBEDDED_HELP} {columns}")(verify)
 
 
 def verify(
-    folder: Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")] = None,
+    folder: Folder = None,
     *,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to run; may be given several times.")] = None,
     ids: Annotated[
