@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli.console import check_targets, progress, show, write_json
+from labkit.cli.console import check_targets, progress, safe, show, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, rows_of
-from labkit.errors import ArgumentError
+from labkit.errors import ArgumentError, LabkitError
 
 if TYPE_CHECKING:
     from labkit.verification.links import Link
@@ -56,11 +56,10 @@ def verify(
     if trace is not None and (prompt or ids or plant):
         raise ArgumentError("a trace brings its own prompt and engine", fix="leave --prompt, --ids and --plant out")
     if recheck is not None:
-        if prompt or ids or plant or trace:
-            raise ArgumentError(
-                "a certificate brings its own prompts", fix="leave --prompt, --ids, --plant and --trace out"
-            )
-        return _recheck(recheck, folder)
+        changed = (dtype, device, tokens) != ("float32", "cpu", 20)
+        if prompt or ids or plant or certificate or html or json or changed:
+            raise ArgumentError("a certificate says itself what is run", fix="give --recheck FILE with --trace at most")
+        return _recheck(recheck, folder, trace)
     check_targets(certificate, html, json)
     with progress() as say:
         from labkit.report.links import chain_json, render_chain
@@ -70,25 +69,46 @@ def verify(
         from labkit.verification.verify_trace import verify_trace
 
         check_faults([plant] if plant else None)
-        if trace is not None:
-            report = verify_trace(trace, folder, progress=say)
-        else:
-            report = run(
-                folder, prompts=prompt, ids=rows, plant=plant, dtype=dtype, device=device, tokens=tokens, progress=say
-            )
+        try:
+            if trace is not None:
+                report = verify_trace(trace, folder, progress=say)
+            else:
+                report = run(
+                    folder,
+                    prompts=prompt,
+                    ids=rows,
+                    plant=plant,
+                    dtype=dtype,
+                    device=device,
+                    tokens=tokens,
+                    progress=say,
+                )
+        except LabkitError:
+            _tell_broken(folder)
+            raise
         shortest: dict[str, str | None] = {}
         if certificate is not None or html is not None:
             say("looking for prompts that would show what these could not")
             shortest = _certify(report, folder, certificate)
         say("the checkpoint's files, from bytes to ids")
         links = whole_chain(report, folder)
+        stages = None if trace is None else _stage_count(folder)
     if html is not None:
         _write_page(html, report, links, shortest, folder)
     if json is not None:
-        write_json({**verification_json(report), "chain": chain_json(links)}, json)
+        write_json({**verification_json(report, stage_count=stages), "chain": chain_json(links)}, json)
     if json != "-":
-        show(render_chain(links), render_verification(report))
+        show(render_chain(links), render_verification(report, stage_count=stages))
     return max(report.return_code, 1) if first_broken(links) else report.return_code
+
+
+def _stage_count(folder: Path | None) -> int:
+    """How many stages the folder's model has, of which a trace may have recorded a few."""
+    from labkit.checkpoint.inventory import take_inventory
+    from labkit.load import embedded
+    from labkit.model import tap_names
+
+    return len(tap_names(take_inventory(folder or embedded()).config))
 
 
 def _certify(report: "Report", folder: Path | None, target: Path | None) -> dict[str, str | None]:
@@ -118,10 +138,22 @@ def _write_page(
         file.write(page.encode())
 
 
-def _recheck(path: Path, folder: Path | None) -> int:
+def _tell_broken(folder: Path | None) -> None:
+    """On standard error: the chain as far as the folder by itself goes, where one of its links is broken."""
+    if folder is None or not folder.is_dir():
+        return
+    from labkit.report.links import chain_line
+    from labkit.verification.links import check_links, first_broken
+
+    links = check_links(folder)
+    if first_broken(links) is not None:
+        typer.echo(f"chain: {safe(chain_line(links))}", err=True)
+
+
+def _recheck(path: Path, folder: Path | None, trace: Path | None) -> int:
     with progress() as say:
         from labkit.verification.certificate import recheck
 
-        result = recheck(path, folder, progress=say)
+        result = recheck(path, folder, trace=trace, progress=say)
     print(result)
     return result.return_code

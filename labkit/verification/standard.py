@@ -119,6 +119,8 @@ class Standard:
                         agreements.append(agree(piece.taps(candidate)[tap][real], expected.output[real]))
             if budgets:
                 truth.keep(tap, budgets)
+            if len(pieces) > 1 or tap.endswith("mlp.post"):
+                give_back()
             if tap in present:
                 results[tap], cleared[tap] = merge_results(judged), merge_results(passed)
                 if last_of_site(tap, present):
@@ -132,8 +134,6 @@ class Standard:
                         results[finding.where] = replace(results[finding.where], verdict="differs", cause="pattern")
             _forget(done[tap], truth, truth_taps, clean)
             _forget(kept[tap], truth, candidate)
-            if tap.endswith("resid_post"):
-                give_back()
         return Case(
             tuple(results.values()),
             controls.summary(truth),
@@ -172,7 +172,7 @@ class Standard:
                 if budgets:
                     truth.keep(tap, budgets)
                 _forget(done[tap], truth, truth_taps, *windows)
-                if tap.endswith("resid_post"):
+                if tap.endswith(("attn.pattern", "mlp.post")):
                     give_back()
         return floor
 

@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from labkit.config import GPT2Config
 from labkit.load import load_gpt2
 from labkit.verification import pieces
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.faults import parse_fault
 from labkit.verification.pieces import Prefix, pieces_of
 from labkit.verification.precision import Precision
-from labkit.verification.reference import load_reference
 from labkit.verification.standard import Case, Standard
 from labkit.verification.trace_record import left_padded
 from tests.oracles import random_checkpoint

@@ -94,6 +94,17 @@ def test_the_hash_of_all_tensors_is_of_their_contents(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+def test_a_folder_that_cannot_be_loaded_is_told_with_its_chain(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert run(["verify", str(copy), "--ids", "5,6,7"]) == 2
+    captured = capsys.readouterr()
+    chain, error = captured.err.strip().splitlines()[-2:]
+    assert captured.out == ""
+    assert chain.startswith("chain: file bytes > header: broken at header")
+    assert error.startswith(f"labkit: {weights}")
+
+
 @pytest.mark.parametrize("left_out", [("tokenizer.json",), ("vocab.json", "merges.txt")])
 def test_tokenizers_reads_the_files_itself(
     copy: Path, tmp_path: Path, left_out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
