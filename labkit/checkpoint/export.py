@@ -4,9 +4,6 @@ The folder is written beside its place under a temporary name, checked there, an
 """
 
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from labkit.atomic import sync_folder
+from labkit.atomic import appearing
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.checkpoint.foreign import read_named
 from labkit.checkpoint.layouts import CONV1D, MAPS
 from labkit.checkpoint.read import read_checkpoint
 from labkit.config import ALIASES, GPT2Config, parameter_shapes
-from labkit.errors import ArgumentError, CheckpointError, FileAccessError, LabkitError, MissingFileError
+from labkit.errors import CheckpointError, FileAccessError
 from labkit.storage import save_safetensors
 
 Layout = Literal["hf", "linear"]
@@ -81,34 +78,16 @@ def save_snapshot(
     does not fit the dtype or the copy differs, ``FileAccessError`` where writing fails. The folder then does not appear.
     """
     target = Path(folder)
-    _check_target(target)
     if set(parameters) != set(parameter_shapes(config)):
         differ = sorted(set(parameters) ^ set(parameter_shapes(config)))
         raise CheckpointError("the parameters are not those of the config", got=", ".join(differ[:4]))
-    draft = target.parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.labkit-tmp"
-    try:
-        draft.mkdir()
-        source = None if companions is None else Path(companions)
+    source = None if companions is None else Path(companions)
+    with appearing(target) as draft:
         notes = [*_write_weights(draft, parameters, dtype, shard_nbytes, layout)]
         _write_config(draft, config, parameters, dtype, source)
         notes += _copy_companions(draft, source)
         notes += _compare(draft, config, parameters, dtype, layout)
         notes += check(draft) if check is not None else ()
-        for each in draft.iterdir():
-            _sync_file(each)
-        sync_folder(draft)
-        draft.rename(target)
-        sync_folder(target.parent)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        if isinstance(error, LabkitError):
-            raise
-        raise FileAccessError(
-            f"cannot write: {error.strerror or error}", where=target, fix="nothing was left"
-        ) from error
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     files = sorted(target.iterdir())
     return Export(
         folder=target,
@@ -156,13 +135,6 @@ def shards_of(nbytes: Mapping[str, int], limit: int | None) -> list[list[str]]:
         shards[-1].append(name)
         used += size
     return shards
-
-
-def _check_target(target: Path) -> None:
-    if os.path.lexists(target):
-        raise ArgumentError("the folder is already there", where=target, fix="give a new name, or remove it first")
-    if not target.parent.is_dir():
-        raise MissingFileError("no such folder", where=target.parent, fix="make it first")
 
 
 def _written(parameters: Mapping[str, Tensor], dtype: torch.dtype | None, layout: Layout, name: str) -> Tensor:
@@ -221,9 +193,16 @@ def _copy_companions(draft: Path, source: Path | None) -> Iterator[str]:
     for name in COMPANIONS if source is not None else ():
         assert source is not None
         if (source / name).is_file():
-            shutil.copyfile(source / name, draft / name)
+            (draft / name).write_bytes(_read(source / name))
             copied.append(name)
     yield f"copied as they are: {', '.join(copied)}" if copied else "no tokenizer files were beside the weights"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileAccessError(f"cannot read: {error.strerror}", where=path) from error
 
 
 def _compare(
@@ -254,11 +233,3 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR)  # Windows flushes only what may be written
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

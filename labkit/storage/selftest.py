@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.errors import FormatError
+from labkit.errors import FileAccessError, FormatError
 from labkit.storage.battery import crafted_files
 from labkit.storage.crafted import Crafted
 from labkit.storage.header import read_header
@@ -34,13 +34,22 @@ def run_selftest(folder: Path) -> Iterator[SelftestResult]:
     >>> results = list(run_selftest(Path(tempfile.mkdtemp())))
     >>> all(result.passed for result in results), sum(result.code is not None for result in results) > 200
     (True, True)
+
+    Raises ``FileAccessError`` where writing fails.
     """
     for crafted in crafted_files():
         path = folder / f"{crafted.name}.safetensors"
-        path.write_bytes(crafted.data)
+        _write(path, crafted.data)
         try:
             read_header(path)
         except FormatError as error:
             yield SelftestResult(crafted, error.code, str(error))
         else:
             yield SelftestResult(crafted, None, "accepted")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise FileAccessError(f"cannot write: {error.strerror}", where=path) from error

@@ -1,14 +1,14 @@
 """Writing a vocabulary: vocab.json, merges.txt and tokenizer.json, as tokenizers and transformers read them.
 
-In: a vocabulary. Out: three files in a folder, each replaced as a whole.
+In: a vocabulary. Out: three files in a folder.
 """
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from labkit.atomic import replacing
-from labkit.errors import FileAccessError
+from labkit.atomic import appearing, replacing
 from labkit.tokenizer.alphabet import to_symbols
 from labkit.tokenizer.vocabulary import Vocabulary
 
@@ -16,20 +16,21 @@ HEADER = "#version: 0.2"
 
 
 def save_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write the three files; the folder is made where it is not there.
+    """Write the three files: a new folder appears whole or not at all, in an old one each file is replaced as a whole.
 
-    Raises FileAccessError.
+    Raises MissingFileError where the folder around it is not there, FileAccessError where writing fails.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        names, pairs = names_of(vocabulary), pairs_of(vocabulary)
-        lines = [HEADER, *(f"{left} {right}" for left, right in pairs)]
-        _write(folder / "vocab.json", json.dumps(names, ensure_ascii=False))
-        _write(folder / "merges.txt", "\n".join(lines) + "\n")
-        whole = json.dumps(tokenizer_json(vocabulary, names, pairs), ensure_ascii=False, indent=2)
-        _write(folder / "tokenizer.json", whole)
-    except OSError as error:
-        raise FileAccessError(f"cannot be written ({error.strerror})", where=error.filename or folder) from None
+    names, pairs = names_of(vocabulary), pairs_of(vocabulary)
+    lines = [HEADER, *(f"{left} {right}" for left, right in pairs)]
+    texts = {
+        "vocab.json": json.dumps(names, ensure_ascii=False),
+        "merges.txt": "\n".join(lines) + "\n",
+        "tokenizer.json": json.dumps(tokenizer_json(vocabulary, names, pairs), ensure_ascii=False, indent=2),
+    }
+    with nullcontext(folder) if folder.is_dir() else appearing(folder) as place:
+        for name, text in texts.items():
+            with replacing(place / name) as file:
+                file.write(text.encode("utf-8"))
 
 
 def names_of(vocabulary: Vocabulary) -> dict[str, int]:
@@ -75,8 +76,3 @@ def tokenizer_json(vocabulary: Vocabulary, names: dict[str, int], pairs: list[tu
             "merges": [list(pair) for pair in pairs],
         },
     }
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as file:
-        file.write(text.encode("utf-8"))

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.atomic import replacing
-from labkit.errors import FileAccessError
+from labkit.atomic import appearing, replacing
+from labkit.errors import ArgumentError, CheckpointError, FileAccessError, MissingFileError
 from labkit.storage import load_safetensors, open_safetensors, save_safetensors
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -120,6 +121,30 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> Non
     assert names_in(tmp_path) == sorted([other.name, path.name])
 
 
+@pytest.mark.parametrize("writer", ["dead", "alive"])
+def test_folders_of_dead_writers_are_removed_and_of_living_ones_kept(tmp_path: Path, writer: str) -> None:
+    process = os.getpid() if writer == "alive" else 4194305  # beyond the kernel's largest number of a process
+    draft = tmp_path / f".model.{process}-abcd.labkit-tmp"
+    other = tmp_path / ".other.4194305-abcd.labkit-tmp"
+    for each in (draft, other):
+        each.mkdir()
+        (each / "model.safetensors").write_bytes(b"half")
+    with appearing(tmp_path / "model") as folder:
+        (folder / "a").touch()
+    kept = [draft.name] if writer == "alive" else []
+    assert names_in(tmp_path) == sorted([*kept, other.name, "model"])
+
+
+def test_a_folder_held_by_its_writer_is_kept_however_old(tmp_path: Path) -> None:
+    with appearing(tmp_path / "model") as first:
+        os.utime(first, (1, 1))
+        with appearing(tmp_path / "model") as second:
+            (second / "a").write_bytes(b"second")
+        assert first.is_dir()
+        (tmp_path / "model").rename(tmp_path / "moved")
+    assert names_in(tmp_path) == ["model", "moved"]
+
+
 def test_two_writers_at_once(tmp_path: Path, writers: Writers) -> None:
     path = tmp_path / "model.safetensors"
     both = [writers.start(path, 0), writers.start(path, 500_000)]
@@ -210,7 +235,7 @@ def test_a_read_only_folder_is_told(tmp_path: Path) -> None:
         )
     finally:
         folder.chmod(0o755)
-    assert "cannot write: Permission denied; the old file is untouched" in told.stdout
+    assert f"{folder}: the folder cannot be written to; name another" in told.stdout
     assert path.read_bytes() == before
     assert names_in(folder) == [path.name]
 
@@ -265,3 +290,93 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path, error: BaseException) 
         interrupted()
     assert path.read_bytes() == b"old"
     assert names_in(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("name", ["😀" * 60 + ".js", "x" * 255, "é" * 127])
+def test_the_longest_names_that_a_folder_takes(tmp_path: Path, name: str) -> None:
+    with replacing(tmp_path / name) as file:
+        file.write(b"new")
+    assert names_in(tmp_path) == [name]
+
+
+def test_a_pipe_stays_one_and_gets_the_content(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    with replacing(pipe) as file:
+        file.write(b"....")
+        file.seek(0)
+        file.write(b"head")
+    reader.join()
+    assert read == [b"head"]
+    assert names_in(tmp_path) == ["pipe"]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not IS_ROOT or sys.platform != "linux", reason="making a device needs root on Linux")
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    null = tmp_path / "null"
+    try:
+        os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        null.write_bytes(b"")
+    except OSError as error:
+        pytest.skip(f"this system does not let root mount or make a device: {error}")
+    with replacing(null) as file:
+        file.write(b"new")
+    assert null.is_char_device()
+    assert names_in(tmp_path) == ["null"]
+
+
+def test_a_descriptor_is_written_to_where_it_stands(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    link = tmp_path / "link"
+    link.symlink_to("/dev/fd/1")
+    program = """
+        import sys
+        from labkit.atomic import replacing
+        print("first")
+        for path in sys.argv[1:]:
+            with replacing(path) as file:
+                file.write(path.encode() + b"\\n")
+        print("last")
+    """
+    log.write_text("old\n")
+    places = ["/dev/stdout", "/dev/fd/1", str(link)]
+    with log.open("a") as out:
+        subprocess.run([sys.executable, "-c", textwrap.dedent(program), *places], stdout=out, check=True)
+    assert log.read_text().splitlines() == ["old", "first", *places, "last"]
+    assert names_in(tmp_path) == ["link", "log"]
+
+
+@pytest.mark.parametrize("place", ["/", "folder", "folder/", "."])
+def test_a_folder_is_no_file(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileAccessError, match="it is a folder"), replacing(place):
+        pass
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def fill(error: Exception | None) -> None:
+        with appearing(tmp_path / "model") as folder:
+            (folder / "a").write_bytes(b"new")
+            assert names_in(tmp_path) != ["model"]
+            if error is not None:
+                error.__dict__.update(where=folder / "a")
+                raise error
+
+    with pytest.raises(FileAccessError, match=f"^{tmp_path}/model: cannot write: No space left on device; nothing was"):
+        fill(OSError(28, "No space left on device"))
+    with pytest.raises(FileAccessError, match=f"^{tmp_path}/model/a: cannot write; nothing was left"):
+        fill(FileAccessError("cannot write", fix="the old file is untouched"))
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/model/a: it differs; mend it"):
+        fill(CheckpointError("it differs", fix="mend it"))
+    assert names_in(tmp_path) == []
+    fill(None)
+    assert names_in(tmp_path) == ["model"]
+    with pytest.raises(ArgumentError, match="the folder is already there"):
+        fill(None)
+    with pytest.raises(MissingFileError, match="no such folder"), appearing(tmp_path / "no" / "model"):
+        pass
