@@ -115,21 +115,22 @@ def merge_controls(parts: Sequence[Controls]) -> Controls:
     )
 
 
-class Only(Mapping[str, Tensor]):
-    """A view of taps that shows some names only, so that a control has what the candidate has and no more."""
+class AsRecorded(Mapping[str, Tensor]):
+    """A clean run's taps as the candidate's were recorded: the same ones and no more, rounded to the same dtypes."""
 
-    def __init__(self, taps: Mapping[str, Tensor], names: set[str]) -> None:
-        self._taps = taps
+    def __init__(self, clean: Mapping[str, Tensor], candidate: Mapping[str, Tensor], names: set[str]) -> None:
+        self._clean = clean
+        self._candidate = candidate
         self._names = names
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._taps[name]
+        return self._clean[name].to(self._candidate[name].dtype)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._taps if name in self._names)
+        return (name for name in self._clean if name in self._names)
 
     def __len__(self) -> int:
         return len(self._names)

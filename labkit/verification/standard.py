@@ -18,7 +18,7 @@ from labkit.config import GPT2Config
 from labkit.verification.agreement import Agreement, agree, merge_agreement
 from labkit.verification.budget import Expected, compared
 from labkit.verification.chain import Inputs, Stage, build_chain
-from labkit.verification.controls import Controls, ControlWalk, Only
+from labkit.verification.controls import AsRecorded, Controls, ControlWalk
 from labkit.verification.detective import Coverage, Detective, last_of_site
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
 from labkit.verification.memory import give_back
@@ -95,7 +95,7 @@ class Standard:
         present = {tap for tap in stages if tap in candidate}
         truth, controls, done = Truth(), ControlWalk(floor), last_use(stages, present)
         kept = until_block_ends(done)
-        control = Only(clean, present)
+        control = AsRecorded(clean, candidate, present)
         detective = Detective(Scene(self.config, self.weights, stages, inputs, self.precision, candidate), hypotheses)
         results: dict[str, StageResult] = {}
         cleared: dict[str, StageResult] = {}
