@@ -1,13 +1,13 @@
 """A folder's config.json -> ``GPT2Config`` and what to say about it; without one, sizes from the tensors' shapes."""
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from labkit.checkpoint.names import block_of, parse_name
 from labkit.config import GPT2Config, config_notes, parse_config
-from labkit.errors import CheckpointError, ConfigError, FileAccessError, MissingFileError
+from labkit.errors import CheckpointError, ConfigError
+from labkit.outside import NotJson, parse_json, read_regular
 
 _CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 ASSUMED_HEAD_DIM = 64
@@ -17,26 +17,11 @@ ASSUMED_HEAD_DIM = 64
 def read_config_fields(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``; raises ``MissingFileError``, ``FileAccessError`` or ``ConfigError``."""
     try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingFileError("no config file", where=path, fix="give the folder that holds config.json") from error
-    except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror}", where=path) from error
-    try:
-        fields = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_once)
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        fields = parse_json(read_regular(path, what="config file"))
+    except NotJson as error:
         raise ConfigError(f"not JSON: {error}", where=path) from error
     if not isinstance(fields, dict):
         raise ConfigError("not a JSON object", where=path, expected="{…}", got=type(fields).__name__)
-    return fields
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
     return fields
 
 

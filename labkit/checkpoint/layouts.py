@@ -4,16 +4,17 @@ In: a state dict's names. Out: for every parameter the tensors it is made of. So
 minGPT's ``model.py``.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from labkit.checkpoint.names import parse_name
 from labkit.config import GPT2Config, parameter_shapes
 from labkit.errors import ArgumentError, CheckpointError, UnknownNameError
+from labkit.outside import NotJson, parse_json, read_regular, shown
 
 CONV1D = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 """The four weights of a block that GPT-2's files hold [in, out]."""
@@ -96,6 +97,15 @@ MAPS: Mapping[str, NameMap] = {
 """The maps that come with labkit; ``linear`` reads back what ``labkit convert --layout linear`` writes."""
 
 
+class _WrittenMap(msgspec.Struct, frozen=True):
+    """What a name map's file holds."""
+
+    layout: str
+    names: dict[str, str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]]
+    left_out: tuple[str, ...] = ()
+    activation_function: str = "gelu_new"
+
+
 def name_map(name: str) -> NameMap:
     """A map by name, or from a JSON file: ``{"layout": "linear" or "conv1d", "names": {parameter: tensor or [tensors]}}``.
 
@@ -108,25 +118,25 @@ def name_map(name: str) -> NameMap:
     if not name.endswith(".json"):
         raise UnknownNameError.near("name map", name, MAPS)
     try:
-        fields: Any = json.loads(Path(name).read_text(encoding="utf-8"))
-        layout, names = fields["layout"], fields["names"]
-        sources = {key: (value,) if isinstance(value, str) else tuple(value) for key, value in names.items()}
-        left_out, activation = tuple(fields.get("left_out", ())), fields.get("activation_function", "gelu_new")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        written = msgspec.convert(parse_json(read_regular(name, what="name map")), _WrittenMap)
+    except (NotJson, msgspec.ValidationError) as error:
         raise ArgumentError(
-            "not a name map",
+            f"not a name map: {error}",
             where=name,
             expected='{"layout": "linear" or "conv1d", "names": {"h.{i}.ln_1.weight": "…"}}',
-            got=f"{type(error).__name__}: {error}",
         ) from error
-    if layout not in ("linear", "conv1d"):
-        raise ArgumentError("the layout is unknown", where=name, expected="linear or conv1d", got=repr(layout))
+    if written.layout not in ("linear", "conv1d"):
+        raise ArgumentError("the layout is unknown", where=name, expected="linear or conv1d", got=shown(written.layout))
     known = [*_SAME_NAMES]
-    for key in sources:
+    for key in written.names:
         if key not in known:
             raise UnknownNameError.near("parameter", key, known, where=name)
     return NameMap(
-        name=name, sources=sources, left_out=left_out, linear=layout == "linear", activation_function=activation
+        name=name,
+        sources={key: (each,) if isinstance(each, str) else each for key, each in written.names.items()},
+        left_out=written.left_out,
+        linear=written.layout == "linear",
+        activation_function=written.activation_function,
     )
 
 

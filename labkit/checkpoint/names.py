@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from labkit.outside import whole_number
+
 Kind = Literal["parameter", "causal mask", "cross-attention", "other head", "unknown"]
 
-_BLOCK = r"h\.(?:0|[1-9]\d*)\."
+_BLOCK = r"h\.(?:0|[1-9][0-9]{0,8})\."
 _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         "parameter",
@@ -88,5 +90,6 @@ def block_of(bare: str) -> int | None:
     >>> block_of("h.11.ln_1.weight"), block_of("ln_f.bias")
     (11, None)
     """
-    found = re.match(r"h\.(\d+)\.", bare)
-    return int(found.group(1)) if found else None
+    first, _, rest = bare.partition(".")
+    number, dot, _ = rest.partition(".")
+    return whole_number(number) if first == "h" and dot else None

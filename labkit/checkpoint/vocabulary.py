@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from labkit.outside import parse_json, read_regular
 
 
 def vocabulary_notes(folder: Path, rows: int) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def _token_ids(folder: Path) -> tuple[str, set[int]] | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    found = msgspec.json.decode(path.read_bytes())
+    found = parse_json(read_regular(path))
     if not isinstance(found, dict):
         raise ValueError(f"{path.name} is not a JSON object")
     return found

@@ -27,7 +27,7 @@ MAXIMUM_PIECES = 4000
 MAXIMUM_LABELS = 64
 """Blocks that are labelled; more would hide the picture."""
 BINS = 101
-_BLOCK = re.compile(r"(?:^|\.)(?:h|layers?|blocks?)\.(\d+)\.")
+_BLOCK = re.compile(r"(?:^|\.)(?:h|layers?|blocks?)\.([0-9]{1,9})\.")
 _OUTSIDE = "#9a9a94"
 
 

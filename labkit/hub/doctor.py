@@ -3,7 +3,6 @@
 import ast
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from labkit.checkpoint.inventory import take_inventory
 from labkit.errors import LabkitError
 from labkit.hub.fetch import WEIGHTS
 from labkit.hub.released import RELEASED_NBYTES, RELEASED_SHA256, sha256_of
+from labkit.outside import NotJson, parse_json, read_regular
 from labkit.tokenizer.files import find_gpt2
 
 State = Literal["ok", "note", "missing"]
@@ -122,8 +122,8 @@ def _cached_folders() -> Iterator[Path]:
         return
     for config in sorted(Path(HF_HUB_CACHE).glob("models--*/snapshots/*/config.json")):
         try:
-            fields: Any = json.loads(config.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            fields = parse_json(read_regular(config))
+        except (OSError, NotJson):
             continue
         if isinstance(fields, dict) and fields.get("model_type") == "gpt2":
             yield config.parent
@@ -148,7 +148,7 @@ def _checkpoint(name: str, place: Path, *, needed: bool) -> Finding:
 def _notebooks(folder: Path) -> Iterator[Finding]:
     for path in sorted((folder / "notebooks").glob("*.ipynb")):
         try:
-            cells: Any = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            cells: Any = parse_json(read_regular(path))["cells"]
             source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
         except (OSError, ValueError, KeyError, TypeError) as error:
             yield Finding(group="notebooks", name=path.name, state="note", detail=f"cannot be read: {error}")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import FormatError
+from labkit.outside import shown
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.exact import read_exactly
 from labkit.storage.header import PREFIX_NBYTES, Header, header_of, read_text
 from labkit.storage.index import SINGLE_NAME, framework_defects, index_defects
 from labkit.storage.places import LocalFolder
-from labkit.storage.raw import shown
 from labkit.storage.shards import choose_index, shard_missing
 from labkit.storage.sources import ByteSource, LocalFile, read_bytes
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.errors import FormatError
+from labkit.outside import SHOWN_CHARACTERS, shown
 from labkit.storage.dtypes import BITS
 from labkit.storage.layout import layout_defects
-from labkit.storage.raw import FIELDS, METADATA, SHOWN_CHARACTERS, RawEntry, shown
+from labkit.storage.raw import FIELDS, METADATA, RawEntry
 from labkit.storage.rules import MAX_DEPTH, MAX_INTEGER, MAX_NUMEL
 
 _TOKENS = re.compile(

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError, OutOfRangeError
+from labkit.outside import shown
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.header import Entry, Header, Order, header_of
 from labkit.storage.places import open_source
-from labkit.storage.raw import shown
 from labkit.storage.sources import ByteSource, LocalFile
 from labkit.storage.widening import Widened, torch_dtype, widen_bytes
 

@@ -4,7 +4,6 @@ In: the index's bytes, then the headers of the shards it names. Out: an ``Index`
 Source: the index that transformers' ``save_pretrained`` writes.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from labkit.errors import FormatError
+from labkit.outside import NotJson, RepeatedKey, parse_json, shown
 from labkit.storage.header import Header
-from labkit.storage.raw import shown
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 FOREIGN_FRAMEWORKS = ("tf", "flax")
 """``format`` notes whose weights lie in another layout than PyTorch's."""
-_SERIES = re.compile(r"(.+)-(\d+)-of-(\d+)\.safetensors")
+_SERIES = re.compile(r"(.+)-([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -124,25 +123,15 @@ def framework_defects(header: Header) -> Iterator[FormatError]:
 
 
 def _parse_object(text: bytes, where: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in fields:
-                got = f"{shown(fields[key])} and {shown(value)}"
-                raise FormatError("index-duplicate", f"{shown(key)} stands twice", where=where, got=got)
-            fields[key] = value
-        return fields
-
     try:
-        fields = json.loads(text.decode(), object_pairs_hook=unique)
+        fields = parse_json(text.decode())  # a byte order mark is refused, as by transformers
     except UnicodeDecodeError as error:
-        raise FormatError("index-json", "the index is not UTF-8", where=where, got=f"byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise FormatError(
-            "index-json", f"the index is not JSON: {error.msg}", where=where, got=f"byte {error.pos}"
-        ) from None
-    except RecursionError:
-        raise FormatError("index-json", "the index nests too deep", where=where) from None
+        raise FormatError("index-json", "the index is not UTF-8", where=where, got=f"byte {error.start}") from error
+    except RepeatedKey as error:
+        got = f"{shown(error.first)} and {shown(error.second)}"
+        raise FormatError("index-duplicate", f"{shown(error.key)} stands twice", where=where, got=got) from error
+    except NotJson as error:
+        raise FormatError("index-json", f"the index is not JSON: {error}", where=where) from error
     if not isinstance(fields, dict):
         raise FormatError("index-json", "the index is not an object", where=where, got=type(fields).__name__)
     return fields

@@ -6,7 +6,8 @@ In: entries that are sound by themselves, and the size of the data section. Out:
 from collections.abc import Iterator, Mapping
 
 from labkit.errors import FormatError
-from labkit.storage.raw import RawEntry, shown
+from labkit.outside import shown
+from labkit.storage.raw import RawEntry
 
 
 def layout_defects(

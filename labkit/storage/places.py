@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from labkit.errors import FileAccessError, FormatError, MissingFileError
+from labkit.errors import FormatError, MissingFileError
+from labkit.outside import read_regular
 from labkit.storage.sources import ByteSource, LocalFile
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
@@ -113,13 +114,9 @@ class LocalFolder:
     def read_small(self, name: str, *, cap_nbytes: int) -> bytes:
         """The whole content of a small file; ``FormatError`` where it is over the cap."""
         path = self.path / name
-        try:
-            nbytes = path.stat().st_size
-            if nbytes > cap_nbytes:
-                raise too_large(str(path), nbytes, cap_nbytes)
-            return path.read_bytes()
-        except OSError as error:
-            raise FileAccessError(f"cannot read: {error.strerror}", where=path) from error
+        if path.is_file() and path.stat().st_size > cap_nbytes:
+            raise too_large(str(path), path.stat().st_size, cap_nbytes)
+        return read_regular(path, cap_nbytes=cap_nbytes)
 
     def hint(self) -> str:
         """What to do where there is no checkpoint in it."""

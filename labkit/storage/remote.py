@@ -20,7 +20,7 @@ HEAD_NBYTES = 1 << 16
 """Bytes of the first request: enough for the header of most files."""
 TIMEOUT_S = 30.0
 """Seconds without an answer after which a request is given up."""
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})")
 
 
 def open_remote(url: str) -> ByteSource:

@@ -17,9 +17,10 @@ import torch
 
 from labkit.atomic import replacing
 from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError
+from labkit.outside import shown
 from labkit.storage.arrays import Array, pack_codes
 from labkit.storage.dtypes import DTYPES
-from labkit.storage.raw import METADATA, shown
+from labkit.storage.raw import METADATA
 from labkit.storage.rules import HEADER_CAP_NBYTES
 from labkit.storage.shared import find_shared
 

@@ -6,13 +6,13 @@ merges.txt), tokenizers (tokenizer.json). What is read but not as written is sai
 
 import hashlib
 import importlib.metadata
-import json
 from collections.abc import Iterable, Sequence
 from operator import add
 from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit.errors import FileAccessError, MissingFileError, VocabularyError
+from labkit.outside import NotJson, parse_json, read_regular
 from labkit.tokenizer.tokenizer_json import parse_tokenizer_json
 from labkit.tokenizer.vocabulary import AddedToken, Merges, Vocabulary, build_vocabulary
 
@@ -37,12 +37,7 @@ HOW_TO_GET_GPT2 = (
 
 def read_text(path: Path) -> tuple[str, list[str]]:
     """A UTF-8 file without its byte order mark, and a note where there was one."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise MissingFileError("there is no such file", where=path) from None
-    except OSError as error:
-        raise FileAccessError(f"cannot be read ({error.strerror})", where=path) from None
+    raw = read_regular(path)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -98,23 +93,10 @@ def _refuse_line(rows: list[str], lines: Sequence[int], where: str) -> NoReturn:
 
 def parse_json_object(text: str, where: str) -> dict[str, Any]:
     """A JSON object with every key once."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields = dict(pairs)
-        if len(fields) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    raise VocabularyError(f"the key {key!r} stands twice", where=where)
-                seen.add(key)
-        return fields
-
     try:
-        fields = json.loads(text, object_pairs_hook=once)
-    except json.JSONDecodeError as error:
-        raise VocabularyError(f"is not JSON: {error.msg}", where=f"{where}, line {error.lineno}") from None
-    except RecursionError:
-        raise VocabularyError("is nested too deeply", where=where) from None
+        fields = parse_json(text)
+    except NotJson as error:
+        raise VocabularyError(f"is not JSON: {error}", where=where) from error
     if not isinstance(fields, dict):
         raise VocabularyError("is not a JSON object", where=where, got=type(fields).__name__)
     return fields
@@ -209,7 +191,7 @@ def find_gpt2(folder: Path | None = None) -> tuple[Path, Path]:
         pair = _carried_gpt2()
     for path, (name, digest) in zip(pair, GPT2_FILES.items(), strict=True):
         try:
-            got = hashlib.sha256(path.read_bytes()).hexdigest()
+            got = hashlib.sha256(read_regular(path)).hexdigest()
         except OSError as error:
             raise FileAccessError(f"cannot be read ({error.strerror})", where=path, fix=HOW_TO_GET_GPT2) from None
         if got != digest:

@@ -1,18 +1,19 @@
 """Report -> certificate: what was verified, with what, and what it does not show, as a file to keep and to run again."""
 
 import hashlib
-import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
 
-from labkit.errors import MissingFileError, TraceError
+from labkit.errors import TraceError
 from labkit.load import embedded, load_gpt2
+from labkit.outside import NotJson, parse_json, read_regular
 from labkit.verification.chain import build_chain
 from labkit.verification.detective import covering_taps
 from labkit.verification.hypotheses import HYPOTHESES, Scene
@@ -20,13 +21,13 @@ from labkit.verification.kill_matrix import pad_left
 from labkit.verification.precision import Precision
 from labkit.verification.reference import load_reference, parameters_of
 from labkit.verification.replay import Replay
-from labkit.verification.report import Report
+from labkit.verification.report import Report, Verdict
 from labkit.verification.standard import recorded, reference_forward
 from labkit.verification.verify import verify
 from labkit.verification.verify_trace import verify_trace
 
 FORMAT = "labkit-certificate"
-VERSION = 1
+VERSION: Literal[1] = 1
 HASHED = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -38,6 +39,43 @@ HASHED = (
 PACKAGES = ("labkit", "torch", "transformers", "safetensors", "numpy")
 TRIALS = (2, 3, 4, 8, 16, 65)
 """Lengths of the prompts that are tried for a mistake that the given prompts could not have shown."""
+
+
+class CertifiedFinding(msgspec.Struct, frozen=True):
+    """What is wrong, and where, as a certificate states it."""
+
+    where: str
+    cause: str | None
+
+
+class CertifiedPrompt(msgspec.Struct, frozen=True):
+    """A prompt as a certificate states it."""
+
+    ids: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
+
+
+class CertifiedFiles(msgspec.Struct, frozen=True):
+    """File name -> SHA-256."""
+
+    sha256: dict[str, str]
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """The fields of a certificate that running it again needs, under its own names."""
+
+    format: Literal["labkit-certificate"]
+    verdict: Verdict
+    planted: str | None
+    dtype: str
+    device: str
+    greedy_tokens: Annotated[int, msgspec.Meta(ge=0)]
+    prompts: Annotated[tuple[CertifiedPrompt, ...], msgspec.Meta(min_length=1)]
+    checkpoint: CertifiedFiles
+    version: Literal[1] = VERSION
+    engine: str | None = None
+    first_divergence: str | None = None
+    findings: tuple[CertifiedFinding, ...] = ()
+    trace_sha256: str | None = None
 
 
 def certify(report: Report, folder: Path) -> dict[str, Any]:
@@ -156,58 +194,57 @@ def recheck(
     else:
         report = verify(
             place,
-            ids=[prompt["ids"] for prompt in stated["prompts"]],
-            plant=stated["planted"],
-            dtype=stated["dtype"],
-            device=stated["device"],
-            tokens=stated["greedy_tokens"],
+            ids=[prompt.ids for prompt in stated.prompts],
+            plant=stated.planted,
+            dtype=stated.dtype,
+            device=stated.device,
+            tokens=stated.greedy_tokens,
             progress=progress,
         )
     return Recheck(report, tuple(_differences(stated, report, hash_files(place))))
 
 
-def _check_source(stated: Mapping[str, Any], path: str | Path, trace: str | Path | None) -> None:
-    engine = stated.get("engine")
-    if stated.get("trace_sha256") is None and engine != "labkit":
+def _check_source(stated: Certificate, path: str | Path, trace: str | Path | None) -> None:
+    engine = stated.engine
+    if stated.trace_sha256 is None and engine != "labkit":
         what = "only certificates of labkit's own engine and of traces can be run again"
         raise TraceError(what, where=path, got=f"engine {engine!r}", fix="verify that engine again itself")
-    if stated.get("trace_sha256") is not None and trace is None:
+    if stated.trace_sha256 is not None and trace is None:
         raise TraceError(
             "the certificate is of a trace", where=path, got=f"engine {engine!r}", fix="give the file with --trace"
         )
-    if stated.get("trace_sha256") is None and trace is not None:
+    if stated.trace_sha256 is None and trace is not None:
         raise TraceError("the certificate is of labkit's own engine, not of a trace", where=path, fix="give no trace")
 
 
-def read_certificate(path: str | Path) -> dict[str, Any]:
-    """The certificate in a file, with the fields that running it again needs."""
+def read_certificate(path: str | Path) -> Certificate:
+    """The certificate in a file; raises ``TraceError`` naming the field where one is not as it must be."""
     try:
-        stated = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise MissingFileError("no such certificate", where=path) from error
-    except (OSError, ValueError) as error:
-        raise TraceError("the certificate cannot be read", where=path, got=str(error)) from error
-    needed = {"verdict", "prompts", "dtype", "device", "planted", "greedy_tokens", "checkpoint"}
+        stated = parse_json(read_regular(path, what="certificate"))
+    except NotJson as error:
+        raise TraceError(f"the certificate is not JSON: {error}", where=path) from error
     if not isinstance(stated, dict) or stated.get("format") != FORMAT:
         raise TraceError("not a certificate", where=path, expected=f'"format": "{FORMAT}"')
-    missing = sorted(needed - stated.keys())
-    if missing:
-        raise TraceError(f"the certificate lacks {', '.join(missing)}", where=path)
-    return stated
+    try:
+        return msgspec.convert(stated, Certificate)
+    except msgspec.ValidationError as error:
+        what, _, field = str(error).partition(" - at `$.")
+        place = f", field {field.rstrip('`')}" if field else ""
+        raise TraceError(f"the certificate cannot be used: {what}", where=f"{path}{place}") from error
 
 
-def _differences(stated: Mapping[str, Any], report: Report, hashes: Mapping[str, str]) -> list[str]:
+def _differences(stated: Certificate, report: Report, hashes: Mapping[str, str]) -> list[str]:
     found = []
-    if stated["verdict"] != report.verdict:
-        found.append(f"the verdict is {report.verdict}, it was {stated['verdict']}")
-    if stated.get("first_divergence") != report.first_divergence:
-        found.append(f"the first divergence is {report.first_divergence}, it was {stated.get('first_divergence')}")
+    if stated.verdict != report.verdict:
+        found.append(f"the verdict is {report.verdict}, it was {stated.verdict}")
+    if stated.first_divergence != report.first_divergence:
+        found.append(f"the first divergence is {report.first_divergence}, it was {stated.first_divergence}")
     causes = [[finding.where, finding.cause] for finding in report.findings]
-    if causes != [[finding["where"], finding["cause"]] for finding in stated.get("findings", [])]:
+    if causes != [[finding.where, finding.cause] for finding in stated.findings]:
         found.append(f"the findings are {causes}")
-    if stated.get("trace_sha256") != report.trace_sha256:
+    if stated.trace_sha256 != report.trace_sha256:
         found.append("the trace is another file")
-    for name in sorted(set(hashes) | set(stated["checkpoint"]["sha256"])):
-        if hashes.get(name) != stated["checkpoint"]["sha256"].get(name):
+    for name in sorted(set(hashes) | set(stated.checkpoint.sha256)):
+        if hashes.get(name) != stated.checkpoint.sha256.get(name):
             found.append(f"{name} is another file")
     return found

@@ -12,6 +12,7 @@ from typing import Literal
 from labkit.errors import LabkitError, MissingFileError
 from labkit.hub.released import RELEASED_NBYTES, RELEASED_SHA256, sha256_of
 from labkit.load import embedded
+from labkit.outside import read_regular
 from labkit.storage import open_snapshot
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME, parse_index
 from labkit.tokenizer import Tokenizer
@@ -111,7 +112,7 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / INDEX_NAME
     if (folder / SINGLE_NAME).is_file() or not index.is_file():
         return [folder / SINGLE_NAME]
-    return [folder / shard for shard in parse_index(index.read_bytes(), str(index)).shards]
+    return [folder / shard for shard in parse_index(read_regular(index), str(index)).shards]
 
 
 def _file_bytes(folder: Path) -> Found:

@@ -6,7 +6,6 @@ registries of attention and mask functions); nothing stays attached afterwards, 
 """
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.errors import CheckpointError, MissingFileError
+from labkit.outside import parse_json, read_regular
 
 ATTENTION = "labkit_taps_"
 """Each tapped forward registers its attention with transformers under this name and a number of its own."""
@@ -114,7 +114,7 @@ def _check_shapes(model: Any, state: dict[str, Tensor], where: object) -> None:
 def _config_fields(folder: Path, config: GPT2Config | None) -> dict[str, Any]:
     path = folder / "config.json"
     if path.is_file():
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fields: dict[str, Any] = parse_json(read_regular(path))
         for key in ("dtype", "torch_dtype", "transformers_version", "architectures", "model_type"):
             fields.pop(key, None)
         return fields
@@ -131,7 +131,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     if single.is_file():
         shards = [single]
     elif index.is_file():
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = parse_json(read_regular(index))["weight_map"].values()
         shards = [folder / name for name in sorted(set(names))]
     else:
         raise MissingFileError("there is neither model.safetensors nor an index of shards", where=folder)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config, parse_config
 from labkit.errors import ConfigError, TraceError
+from labkit.outside import NotJson, parse_json
 from labkit.storage import Entry, SafetensorsFile, open_safetensors, save_safetensors
 from labkit.storage.file import Mode
 from labkit.verification.chain import Inputs
@@ -97,8 +98,8 @@ def _problems_of(key: str, fields: Mapping[str, str], where: object) -> Iterator
 def _config_problems(text: str, where: object) -> Iterator[TraceError]:
     what = "metadata key 'config' cannot be used"
     try:
-        parsed = json.loads(text)
-    except ValueError as error:
+        parsed = parse_json(text)
+    except NotJson as error:
         yield TraceError(what, where=where, got=f"not JSON: {error}", fix=WHAT_TO_WRITE["config"])
         return
     if not isinstance(parsed, dict):
@@ -117,7 +118,7 @@ def parse_metadata(fields: Mapping[str, str], *, where: object = None) -> TraceM
     compute, accumulate, weight = (dtype_named(fields[key], where=where) for key in _DTYPE_KEYS)
     return TraceMetadata(
         engine=fields["engine"],
-        config=parse_config(json.loads(fields["config"])),
+        config=parse_config(parse_json(fields["config"])),
         precision=Precision(compute=compute, accumulate=accumulate, weight=weight),
         device=fields["device"],
         weights_sha256=fields.get("weights_sha256"),

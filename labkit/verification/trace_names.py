@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from labkit.config import GPT2Config
 from labkit.model.taps import tap_axes, tap_names
+from labkit.outside import whole_number
 
 IDS = "input_ids"
 MASK = "attention_mask"
@@ -42,9 +43,10 @@ def split_step(name: str) -> tuple[int | None, str]:
     ((3, 'h.0.attn.k'), (None, 'logits'))
     """
     number, dot, rest = name.removeprefix(STEP).partition(".")
-    if not name.startswith(STEP) or not dot or not number.isascii() or not number.isdecimal():
+    step = whole_number(number)
+    if not name.startswith(STEP) or not dot or step is None:
         return None, name
-    return int(number), rest
+    return step, rest
 
 
 def step_prefix(step: int | None) -> str:
@@ -59,7 +61,7 @@ def split_block(tap: str) -> tuple[str, str]:
     (('h.11.', 'attn.q'), ('', 'ln_f'))
     """
     parts = tap.split(".", 2)
-    if parts[0] == "h" and len(parts) == 3 and parts[1].isdecimal():
+    if parts[0] == "h" and len(parts) == 3 and whole_number(parts[1]) is not None:
         return f"h.{parts[1]}.", parts[2]
     return "", tap
 

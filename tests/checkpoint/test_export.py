@@ -270,6 +270,36 @@ def test_a_map_of_ones_own(source: Path, tmp_path: Path) -> None:
         name_map(str(path))
 
 
+WRONG_MAPS: tuple[tuple[str, str], ...] = (
+    ('{"layout": "linear", "names": {"wte.weight": [1, 2]}}', r"Expected `str`, got `int` - at `\$\.names\[\.\.\.\]"),
+    ('{"layout": "linear", "names": {"wte.weight": []}}', "length >= 1"),
+    ('{"layout": "linear", "names": {"wte.weight": null}}', "got `null`"),
+    ('{"layout": "linear", "names": ["wte.weight"]}', r"got `array` - at `\$\.names"),
+    ('{"layout": "linear", "names": {}, "left_out": [1]}', r"got `int` - at `\$\.left_out"),
+    ('{"layout": "linear", "names": {}, "left_out": "abc"}', r"got `str` - at `\$\.left_out"),
+    ('{"layout": "linear", "names": {}, "activation_function": 1}', r"at `\$\.activation_function"),
+    ('{"layout": ["linear"], "names": {}}', r"at `\$\.layout"),
+    ('{"names": {}}', "missing required field `layout`"),
+    ("[]", "Expected `object`"),
+    ("[" * 100_000, "nests too deep"),
+    ("1" * 5000, "5000 characters"),
+)
+
+
+@pytest.mark.parametrize(("text", "told"), WRONG_MAPS)
+def test_a_name_map_of_another_kind_is_told(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match=f"map.json: not a name map: .*{told}"):
+        name_map(str(path))
+
+
+@pytest.mark.parametrize("path", ["none.json", "/dev/zero/../none.json", "a" * 300 + ".json"])
+def test_a_name_map_that_is_no_file(path: str) -> None:
+    with pytest.raises(LabkitError, match="name map"):
+        name_map(path)
+
+
 class Evil:
     """What a pickle can do when it is simply loaded."""
 

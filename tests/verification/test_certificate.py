@@ -31,12 +31,9 @@ def test_a_certificate_runs_again_as_it_was(folder: Path, tmp_path: Path) -> Non
     path = tmp_path / "certificate.json"
     path.write_text(json_text(certify(report, folder)))
     stated = read_certificate(path)
-    assert (stated["verdict"], stated["greedy_tokens"], stated["prompts"]) == (
-        "same",
-        3,
-        [{"text": None, "ids": IDS[0]}],
-    )
-    assert len(stated["checkpoint"]["sha256"]["model.safetensors"]) == 64
+    assert (stated.verdict, stated.greedy_tokens) == ("same", 3)
+    assert [list(prompt.ids) for prompt in stated.prompts] == IDS
+    assert len(stated.checkpoint.sha256["model.safetensors"]) == 64
     result = recheck(path, folder)
     assert result.differences == ()
     assert str(result).startswith("as certified: same")
@@ -78,7 +75,9 @@ def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="no such certificate"):
         read_certificate(tmp_path / "none.json")
     for text, message in (
-        ("{", "cannot be read"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "nests too deep"),
+        ('{"device": 1' + "0" * 30 + "}", "the number 10000000… has 31 characters"),
         ("[]", "not a certificate"),
         ('{"format": "x"}', "not a certificate"),
     ):
@@ -86,8 +85,53 @@ def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TraceError, match=message):
             read_certificate(tmp_path / "bad.json")
     (tmp_path / "bad.json").write_text(json.dumps({"format": "labkit-certificate", "engine": "labkit"}))
-    with pytest.raises(TraceError, match="lacks checkpoint, device, dtype"):
+    with pytest.raises(TraceError, match="missing required field `verdict`"):
         read_certificate(tmp_path / "bad.json")
+
+
+SOUND: dict[str, object] = {
+    "format": "labkit-certificate",
+    "version": 1,
+    "verdict": "same",
+    "first_divergence": None,
+    "findings": [],
+    "engine": "labkit",
+    "planted": None,
+    "trace_sha256": None,
+    "dtype": "float32",
+    "device": "cpu",
+    "greedy_tokens": 1,
+    "prompts": [{"text": None, "ids": [5]}],
+    "checkpoint": {"sha256": {}},
+}
+ODD: dict[str, tuple[object, ...]] = {
+    "prompts": (None, "x", 0, [], [1], [{}], [{"ids": None}], [{"ids": []}], [{"ids": ["a"]}], [{"ids": [True]}]),
+    "findings": (None, "x", 1, [1], [{}], [{"where": "h", "cause": 1}], [{"where": None, "cause": None}]),
+    "checkpoint": (None, [], {}, "x", {"sha256": None}, {"sha256": []}, {"sha256": {"a": 1}}),
+    "greedy_tokens": (None, "x", [], {}, -1, 1.5, True),
+    "planted": (0, [], True),
+    "dtype": (None, 1, [], {}),
+    "device": (None, 1, []),
+    "engine": (1, []),
+    "verdict": (None, 1, "perhaps", []),
+    "version": (None, 2, "1"),
+    "first_divergence": (1, []),
+    "trace_sha256": (1, [], {}),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in ODD.items() for value in values])
+def test_a_field_of_another_kind_is_told_by_its_name(
+    field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(SOUND))
+    assert read_certificate(path).greedy_tokens == 1
+    path.write_text(json.dumps({**SOUND, field: value}))
+    assert run(["verify", "--recheck", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{path}, field {field}" in said
 
 
 def test_on_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

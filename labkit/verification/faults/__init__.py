@@ -5,6 +5,7 @@ the replay of hypotheses, so that a diagnosis which names a planted fault has fo
 """
 
 from labkit.errors import ArgumentError, UnknownNameError
+from labkit.outside import shown, whole_number
 from labkit.verification.faults import attention, matrices, norms, stream
 from labkit.verification.faults.fault import Fault as Fault
 
@@ -19,9 +20,10 @@ def parse_fault(text: str) -> tuple[Fault, int]:
     >>> fault.expected_stage(block)
     'h.3.attn.pattern'
     """
-    name, _, place = text.partition(":")
+    name, colon, place = text.partition(":")
     if name not in FAULTS:
         raise UnknownNameError.near("fault", name, FAULTS)
-    if place and not (place.isascii() and place.isdecimal()):
-        raise ArgumentError("the block of a fault is not a number", expected="NAME or NAME:BLOCK", got=repr(text))
-    return FAULTS[name], int(place or 0)
+    block = whole_number(place) if colon else 0
+    if block is None:
+        raise ArgumentError("the block of a fault is not a number", expected="NAME or NAME:BLOCK", got=shown(text))
+    return FAULTS[name], block
