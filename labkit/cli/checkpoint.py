@@ -8,6 +8,7 @@ import typer
 
 from labkit.cli.console import progress, safe, show, show_record, write_json
 from labkit.errors import ArgumentError, CheckpointError, LabkitError
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from labkit.checkpoint.inventory import Inventory
@@ -209,7 +210,7 @@ def _agreement(checkpoint: Any, dtype: Any, say: Any) -> Any:
                 where=draft,
                 got=f"{report.verdict}, first at {report.first_divergence}",
             )
-        return (f"reloaded logits equal; transformers agrees at every stage over {length} ids",)
+        return (f"reloaded logits equal; transformers agrees at every stage over {counted(length, 'id')}",)
 
     return check
 

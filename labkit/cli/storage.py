@@ -7,6 +7,7 @@ import typer
 
 from labkit.cli.console import output, progress, show, write_json
 from labkit.errors import ArgumentError, UnknownNameError
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from labkit.storage.header import Entry, Header
@@ -122,7 +123,7 @@ def export(
         file = snapshot.file_of(name)
         chosen = None if rows is None else parse_rows(rows)
         count = export_tensor(file, name, output, rows=chosen, form=form)
-    typer.echo(f"{count} elements written to {output}")
+    typer.echo(f"{counted(count, 'element')} written to {output}")
 
 
 def show_bytes(

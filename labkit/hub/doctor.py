@@ -17,6 +17,7 @@ from labkit.hub.fetch import WEIGHTS
 from labkit.hub.released import RELEASED_NBYTES, RELEASED_SHA256, sha256_of
 from labkit.outside import NotJson, parse_json, read_regular
 from labkit.tokenizer.files import find_gpt2
+from labkit.words import counted
 
 State = Literal["ok", "note", "missing"]
 PYTHONS = ((3, 11), (3, 13))
@@ -84,7 +85,10 @@ def _devices() -> Iterator[Finding]:
     import torch
 
     yield Finding(
-        group="devices", name="cpu", state="ok", detail=f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()}"
+        group="devices",
+        name="cpu",
+        state="ok",
+        detail=f"{counted(os.cpu_count() or 1, 'core')}, torch uses {torch.get_num_threads()}",
     )
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):

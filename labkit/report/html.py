@@ -22,6 +22,7 @@ from labkit.verification.replay import Finding
 from labkit.verification.report import Report
 from labkit.verification.tensor_places import TensorPlace
 from labkit.verification.verdict import StageResult
+from labkit.words import counted
 
 PACKAGES = ("labkit", "torch", "transformers", "safetensors", "tokenizers")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -183,7 +184,9 @@ def _stages(stages: Sequence[StageResult]) -> Markup:
     parts: list[Markup] = []
     if 0 < len(wrong) <= LONG_TABLE:
         parts.append(_table(wrong))
-    summary = element("summary", f"all {len(stages)} stages in order of computation")
+    summary = element(
+        "summary", f"{'all ' if len(stages) > 1 else ''}{counted(len(stages), 'stage')} in order of computation"
+    )
     parts.append(element("details", summary, _table(stages)))
     legend = (element("p", line, class_="quiet") for line in LEGEND)
     return _section("Stages", *parts, *legend)
@@ -256,7 +259,7 @@ def _prompts(report: Report) -> Markup:
     for number, prompt in enumerate(report.prompts, 1):
         text = "" if prompt.text is None else f" {prompt.text!r}"
         ids = ",".join(map(str, prompt.ids))
-        parts.append(element("p", f"Prompt {number}, {len(prompt.ids)} tokens:{text}"))
+        parts.append(element("p", f"Prompt {number}, {counted(len(prompt.ids), 'token')}:{text}"))
         parts.append(element("pre", ids))
     return _section("Prompts", *parts)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.verification.invariants import InvariantResult, return_code
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,15 +34,16 @@ def headline(results: Sequence[InvariantResult]) -> str:
     """The outcome in one sentence.
 
     >>> headline([InvariantResult(name="causality", verdict="held", detail="")])
-    '1 of 1 invariants hold'
+    '1 of 1 invariant holds'
     """
     broken = [result.name for result in results if result.verdict == "broken"]
     held = sum(result.verdict == "held" for result in results)
+    verb = "holds" if held == 1 else "hold"
     away = len(results) - held - len(broken)
     more = f", {away} not applicable" if away else ""
     if broken:
-        return f"broken: {', '.join(broken)} ({held} hold{more})"
-    return f"{held} of {len(results)} invariants hold{more}"
+        return f"broken: {', '.join(broken)} ({held} {verb}{more})"
+    return f"{held} of {counted(len(results), 'invariant')} {verb}{more}"
 
 
 def invariants_json(engine: str, results: Sequence[InvariantResult]) -> dict[str, Any]:

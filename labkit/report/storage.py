@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.storage import Entry, Header
+from labkit.words import counted
 
 _SHOWN_METADATA = 20
 _SHOWN_CHARACTERS = 100
@@ -118,7 +119,7 @@ def _facts(header: Header) -> Table:
         cut = f"{value[:_SHOWN_CHARACTERS]}… ({len(value):,} characters)"
         table.add_row(plain(f"  {key}"), plain(value if len(value) <= _SHOWN_CHARACTERS else cut))
     if len(header.metadata) > _SHOWN_METADATA:
-        table.add_row("", f"and {len(header.metadata) - _SHOWN_METADATA} more metadata keys")
+        table.add_row("", f"and {counted(len(header.metadata) - _SHOWN_METADATA, 'more metadata key')}")
     return table
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from labkit.tokenizer import Encoding, MergeNode, MergeStep, Piece, to_symbols
+from labkit.words import counted
 
 SPACE_MARK = "·"
 MARKS = {0x20: SPACE_MARK, 0x0A: "⏎", 0x09: "⇥", 0x0D: "␍"}
@@ -61,7 +62,10 @@ def hexadecimal(data: bytes) -> str:
 
 def render_encoding(encoding: Encoding) -> Table:
     """One row per token: id, what it shows as, its bytes, its name in vocab.json, where it stands, its piece."""
-    table = Table(title=f"{len(encoding.tokens)} tokens in {len(encoding.pieces)} pieces", title_justify="left")
+    table = Table(
+        title=f"{counted(len(encoding.tokens), 'token')} in {counted(len(encoding.pieces), 'piece')}",
+        title_justify="left",
+    )
     table.add_column("id", justify="right", style="cyan")
     for name in ("text", "bytes", "name", "characters", "bytes at", "piece", "taken as"):
         table.add_column(name)
@@ -82,7 +86,7 @@ def render_encoding(encoding: Encoding) -> Table:
 
 def render_pieces(pieces: Sequence[Piece]) -> Table:
     """One row per piece: where it stands, and why the pattern took it."""
-    table = Table(title=f"{len(pieces)} pieces", title_justify="left")
+    table = Table(title=counted(len(pieces), "piece"), title_justify="left")
     for name in ("piece", "characters", "bytes", "taken as", "why"):
         table.add_column(name)
     for piece in pieces:

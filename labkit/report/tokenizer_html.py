@@ -8,6 +8,7 @@ from html import escape
 
 from labkit.report.tokenizer import hexadecimal, visible
 from labkit.tokenizer import Encoding, MergeStep, Piece, Token, to_symbols
+from labkit.words import counted
 
 TINTS = ("#d6ebf7", "#fbe9c8", "#cdeee1", "#f3dfe9")  # neighbours differ, ink on each is legible
 _TOKEN = "display:inline-block;margin:1px;padding:1px 3px;border-radius:3px;color:#1a1a1a;font-family:monospace"
@@ -22,7 +23,7 @@ def encoding_to_html(encoding: Encoding) -> str:
     >>> html.count("labkit-token"), "&lt;" in html, "<b>" in html
     (6, True, False)
     """
-    count = f"{len(encoding.tokens)} tokens in {len(encoding.pieces)} pieces"
+    count = f"{counted(len(encoding.tokens), 'token')} in {counted(len(encoding.pieces), 'piece')}"
     tokens = "".join(_token(token, encoding, TINTS[i % len(TINTS)]) for i, token in enumerate(encoding.tokens))
     return f'<div class="labkit-encoding" role="group" aria-label="{count}">{tokens}</div>'
 

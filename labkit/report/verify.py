@@ -9,6 +9,7 @@ from labkit.verification.replay import Finding
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,8 +26,11 @@ LEGEND = (
 COLOURS = {"same": "green", "differs": "red", "cannot tell": "yellow"}
 
 
-def render_verification(report: Report) -> "RenderableType":
-    """The whole report for a terminal: what ran, the ladder of stages, logits, tokens, controls, verdict."""
+def render_verification(report: Report, *, stage_count: int | None = None) -> "RenderableType":
+    """The whole report for a terminal: what ran, the ladder of stages, logits, tokens, controls, verdict.
+
+    ``stage_count``: how many stages the model has, where a trace may have recorded fewer.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -38,8 +42,18 @@ def render_verification(report: Report) -> "RenderableType":
     lines.append(Text(f"controls {control_line(report)}"))
     lines += [Text(f"note     {note}") for note in report.notes]
     lines += [_finding(finding) for finding in report.findings]
-    lines.append(Text(report.headline(), style=f"bold {COLOURS[report.verdict]}"))
+    lines.append(Text(headline(report, stage_count=stage_count), style=f"bold {COLOURS[report.verdict]}"))
     return Group(*lines)
+
+
+def headline(report: Report, *, stage_count: int | None = None) -> str:
+    """The verdict in one sentence, which says so where only some of ``stage_count`` stages were recorded."""
+    recorded = len(report.stages)
+    if report.verdict != "same" or stage_count is None or recorded == stage_count:
+        return report.headline()
+    most = max(report.stages, key=lambda stage: stage.used)
+    shown = f"the {counted(recorded, 'stage')} recorded, of {stage_count}, {'is' if recorded == 1 else 'are'}"
+    return f"same: {shown} within rounding (most of its budget used: {most.name}, {most.used:.2f})"
 
 
 def _title(report: Report) -> "RenderableType":
@@ -50,7 +64,7 @@ def _title(report: Report) -> "RenderableType":
         f"{report.engine}{planted} against transformers on {report.checkpoint}, {report.dtype}\n", style="bold"
     )
     for number, prompt in enumerate(report.prompts, 1):
-        title.append(f"prompt {number}: {prompt.describe()} ({len(prompt.ids)} tokens)\n", style="not bold")
+        title.append(f"prompt {number}: {prompt.describe()} ({counted(len(prompt.ids), 'token')})\n", style="not bold")
     return title
 
 
@@ -122,7 +136,7 @@ def token_line(result: TokenResult) -> str:
     """How far two greedy texts go together."""
     count = len(result.expected)
     if result.verdict == "same":
-        return f"{count} of {count} greedy tokens equal ({len(set(result.actual))} distinct)"
+        return f"{count} of {counted(count, 'greedy token')} equal ({len(set(result.actual))} distinct)"
     return (
         f"greedy tokens part at {result.parted_at} of {count}: {result.verdict} "
         f"(margin {result.margin:.2e}, rounding explains {result.explained:.2e})"
@@ -136,17 +150,17 @@ def control_line(report: Report) -> str:
         return "; ".join(controls.failures)
     return (
         f"a clean run in another summation order passes (at most {controls.clean_used:.2f} of its budget); "
-        f"{controls.planted} small planted faults, one a stage, all seen"
+        f"{counted(controls.planted, 'small planted fault')}, one a stage, {'seen' if controls.planted == 1 else 'all seen'}"
     )
 
 
-def verification_json(report: Report) -> dict[str, Any]:
+def verification_json(report: Report, *, stage_count: int | None = None) -> dict[str, Any]:
     """The report as plain JSON values: ``verdict``, ``first_divergence``, ``stages`` and the rest."""
     return {
         "verdict": report.verdict,
         "first_divergence": report.first_divergence,
         "origins": list(report.origins),
-        "headline": report.headline(),
+        "headline": headline(report, stage_count=stage_count),
         "checkpoint": report.checkpoint,
         "engine": report.engine,
         "dtype": report.dtype,

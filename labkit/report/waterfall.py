@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from labkit.report.html_parts import Markup, element, joined
 from labkit.verification.verdict import StageResult
+from labkit.words import counted
 
 WIDTH, HEIGHT = 960.0, 316.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 12.0, 50.0, 28.0
@@ -34,7 +35,7 @@ def draw_waterfall(stages: Sequence[StageResult]) -> Markup:
         *parts,
         viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
         role="img",
-        aria_label=f"Error along {len(stages)} stages as a share of the budget; the table below has the numbers",
+        aria_label=f"Error along {counted(len(stages), 'stage')} as a share of the budget; the table below has the numbers",
     )
 
 

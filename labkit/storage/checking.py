@@ -18,6 +18,7 @@ from labkit.storage.index import SINGLE_NAME, framework_defects, index_defects
 from labkit.storage.places import LocalFolder
 from labkit.storage.shards import choose_index, shard_missing
 from labkit.storage.sources import ByteSource, LocalFile, read_bytes
+from labkit.words import counted
 
 _CHUNK_NBYTES = 1 << 20
 _ZIP_TAIL_NBYTES = 65_557  # a ZIP's end record lies within this many bytes of the end
@@ -50,8 +51,8 @@ class Check:
         return 1 if self.defects else 0
 
     def __str__(self) -> str:
-        files = f"{len(self.paths)} file{'s' if len(self.paths) != 1 else ''}"
-        return f"{files}, {len(self.defects)} defects, {len(self.cautions)} cautions"
+        files, defects = counted(len(self.paths), "file"), counted(len(self.defects), "defect")
+        return f"{files}, {defects}, {counted(len(self.cautions), 'caution')}"
 
 
 def check_path(path: str | os.PathLike[str]) -> Check:

@@ -1,0 +1,57 @@
+"""Counts agree with their nouns and verbs in what the commands print."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.cli.main import run
+from labkit.report.verify import control_line, headline, token_line
+from labkit.verification.invariants import InvariantResult
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_trace_of_some_stages_says_of_how_many(tmp_path: Path, capsys: Capture) -> None:
+    for taps, told in (
+        (["ln_f"], "same: the 1 stage recorded, of 61, is within rounding"),
+        (["ln_f", "wte"], "same: the 2 stages recorded, of 61, are within rounding"),
+    ):
+        trace = tmp_path / f"{len(taps)}.safetensors"
+        chosen = [word for tap in taps for word in ("--taps", tap)]
+        assert run(["trace", "-o", str(trace), "--ids", "5,6,7", *chosen]) == 0
+        assert run(["verify", "--trace", str(trace)]) == 0
+        assert told in capsys.readouterr().out
+    assert run(["trace", "-o", str(trace), "--ids", "5,6,7"]) == 0
+    assert run(["verify", "--trace", str(trace)]) == 0
+    assert "same: all 61 stages within rounding" in capsys.readouterr().out
+
+
+def test_one_of_each_in_a_report() -> None:
+    report = labkit.verify(ids=[[5]], tokens=1)
+    assert token_line(report.tokens[0]) == "1 of 1 greedy token equal (1 distinct)"
+    assert control_line(report).endswith("61 small planted faults, one a stage, all seen")
+    one = dataclasses.replace(report, controls=dataclasses.replace(report.controls, planted=1))
+    assert control_line(one).endswith("1 small planted fault, one a stage, seen")
+    assert headline(report) == report.headline()
+
+
+def test_one_defect_in_one_file(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0[]")
+    assert run(["check", str(tmp_path / "a.safetensors")]) == 1
+    assert "1 file, 1 defect, 0 cautions" in capsys.readouterr().out
+
+
+def test_one_token_in_one_piece(capsys: Capture) -> None:
+    assert run(["encode", "a", "--show"]) == 0
+    assert "1 token in 1 piece\n" in "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+
+
+def test_one_invariant_holds() -> None:
+    from labkit.report.invariants import headline as of_invariants
+
+    held = InvariantResult(name="a", verdict="held", detail="")
+    away = InvariantResult(name="b", verdict="not applicable", detail="")
+    assert of_invariants([held, away]) == "1 of 2 invariants holds, 1 not applicable"
+    assert of_invariants([held, held]) == "2 of 2 invariants hold"
