@@ -212,7 +212,7 @@ def _shape_fix(parameter: str, shape: tuple[int, ...], got: tuple[int, ...], con
     if len(shape) == 2 and got == shape[::-1]:
         return (
             "this is nn.Linear's layout [out, in], GPT-2's files hold Conv1D's [in, out]; "
-            "`labkit convert` turns it with a name map"
+            "`labkit convert FOLDER NEW_FOLDER --names linear` turns it"
         )
     if len(got) != len(shape):
         return "the number of axes differs: this is another parameter or another model"

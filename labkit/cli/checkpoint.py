@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labkit.cli.console import progress, safe, show, show_record, write_json
+from labkit.cli.console import complain, progress, safe, show, show_record, write_json
 from labkit.errors import ArgumentError, CheckpointError, LabkitError
 from labkit.words import counted
 
@@ -92,7 +92,10 @@ def convert(
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a pickle (tensors and plain values only).")
     ] = False,
-    check: Annotated[bool, typer.Option(help="Run the result in labkit and in transformers before it appears.")] = True,
+    check: Annotated[
+        bool,
+        typer.Option(help="Run the result in labkit and in transformers before it appears (layout hf only)."),
+    ] = True,
 ) -> int:
     """Write a checkpoint anew: another dtype, shards, layout, or from another code base; whole or not at all."""
     with progress() as say:
@@ -115,6 +118,11 @@ def convert(
             layout="hf" if layout == "hf" else "linear",
             companions=checkpoint.folder,
             check=_agreement(checkpoint, number_type, say) if check and layout == "hf" else None,
+        )
+    if check and layout == "linear":
+        complain(
+            "note: the written folder was compared, but not run, because only the layout hf can be; "
+            f"`labkit convert {target} NEW_FOLDER --names linear` turns it back and runs it"
         )
     for note in checkpoint.report.notes:
         print(f"  {safe(note)}")

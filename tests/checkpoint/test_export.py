@@ -81,7 +81,9 @@ def test_a_round_trip_keeps_every_bit(source: Path, tmp_path: Path) -> None:
 
 def test_the_linear_layout_reads_back(source: Path, tmp_path: Path) -> None:
     save(source, tmp_path / "linear", layout="linear")
-    with pytest.raises(CheckpointError, match=r"nn\.Linear's layout"):
+    with pytest.raises(
+        CheckpointError, match=r"nn\.Linear's layout .*`labkit convert FOLDER NEW_FOLDER --names linear` turns it"
+    ):
         read_checkpoint(tmp_path / "linear")
     again, first = read_named(tmp_path / "linear", MAPS["linear"]), read_checkpoint(source)
     assert all(torch.equal(tensor, again.parameters[name]) for name, tensor in first.parameters.items())
@@ -342,7 +344,12 @@ def test_the_command_converts_and_checks_itself(
     for options in (["--dtype", "f8"], ["--layout", "tf"], ["--shard-size", "lots"], ["--names", "nanogtp"]):
         assert run(["convert", str(plain), str(tmp_path / "other"), *options]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
-    assert run(["convert", str(plain), str(tmp_path / "linear"), "--layout", "linear"]) == 0
+    linear = str(tmp_path / "linear")
+    assert run(["convert", str(plain), linear, "--layout", "linear"]) == 0
+    assert (
+        f"compared, but not run, because only the layout hf can be; `labkit convert {linear}" in capsys.readouterr().err
+    )
+    assert run(["convert", linear, str(tmp_path / "back"), "--names", "linear"]) == 0
     assert torch.equal(
         load_gpt2(tmp_path / "new", dtype=torch.bfloat16)(IDS), load_gpt2(plain, dtype=torch.bfloat16)(IDS)
     )
