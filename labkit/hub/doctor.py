@@ -22,6 +22,8 @@ from labkit.words import counted
 State = Literal["ok", "note", "missing"]
 PYTHONS = ((3, 11), (3, 13))
 """First and last minor versions of Python that labkit is tested on."""
+PROJECT = Path(__file__).resolve().parents[2]
+"""The clone that labkit runs from, where it does."""
 _FETCHED = re.compile(r"models/([\w.-]+)")
 
 
@@ -48,7 +50,7 @@ class Diagnosis:
 
 
 def examine(folder: Path) -> Diagnosis:
-    """Look at this machine, and at ``models/`` and ``notebooks/`` in ``folder``."""
+    """Look at this machine, at ``models/`` in ``folder``, and at its ``notebooks/`` or, without one, labkit's own."""
     looks = (_python(), _packages(), _devices(), _vocabulary(), _checkpoints(folder), _notebooks(folder))
     return Diagnosis(findings=tuple(finding for look in looks for finding in look))
 
@@ -150,7 +152,12 @@ def _checkpoint(name: str, place: Path, *, needed: bool) -> Finding:
 
 
 def _notebooks(folder: Path) -> Iterator[Finding]:
-    for path in sorted((folder / "notebooks").glob("*.ipynb")):
+    places = (folder / "notebooks", PROJECT / "notebooks")
+    found = next(filter(None, (sorted(place.glob("*.ipynb")) for place in places)), [])
+    if not found:
+        detail = f"none in {places[0]}, and labkit is installed without its own: clone the project"
+        yield Finding(group="notebooks", name="notebooks", state="note", detail=detail)
+    for path in found:
         try:
             cells: Any = parse_json(read_regular(path))["cells"]
             source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -32,6 +32,19 @@ def test_what_is_here_is_found(tmp_path: Path) -> None:
     assert found["notebooks", "b.ipynb"].detail == "needs package nowhere_at_all, models/gpt2 (labkit fetch)"
 
 
+def test_every_notebook_of_labkit_has_a_line_wherever_the_doctor_is_asked(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    for notebook in (root / "notebooks").glob("*.ipynb"):
+        assert any(notebook.name in line and "everything is here" in line for line in lines), notebook.name
+    monkeypatch.setattr(doctor, "PROJECT", tmp_path)
+    run(["doctor"])
+    assert "labkit is installed without its own: clone the project" in capsys.readouterr().out
+
+
 def test_what_is_missing_sets_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
