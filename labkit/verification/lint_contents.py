@@ -16,6 +16,7 @@ from labkit.verification.lint_defects import Defect
 from labkit.verification.trace import Trace
 from labkit.verification.trace_names import IDS, INPUT_NAMES, split_block, split_step
 from labkit.verification.trace_sequence import FLOATS, Pass, joined_inputs
+from labkit.words import counted
 
 ATTENTION_MAPS = (".attn.scores", ".attn.pattern")
 
@@ -183,13 +184,14 @@ def _stale(trace: Trace, scans: Sequence[Scan]) -> Iterator[Defect]:
 
 
 def _narrow(trace: Trace, scans: Sequence[Scan]) -> Iterator[Defect]:
-    """Values that only bfloat16 arithmetic gives, under a declaration of float32."""
+    """Values that only bfloat16 arithmetic gives, under a declaration of float32; a tap of zeros tells nothing."""
     tables = (*INPUT_NAMES, "wte", "wpe")
-    wide = [s for s in scans if trace.entry(s.name).dtype == "F32" and split_step(s.name)[1] not in tables]
+    written = [s for s in scans if not s.zero and split_step(s.name)[1] not in tables]
+    wide = [s for s in written if trace.entry(s.name).dtype == "F32"]
     if wide and trace.metadata.precision.compute == torch.float32 and all(s.narrow for s in wide):
         yield Defect(
             code="precision",
             tensor=None,
-            what=f"compute_dtype says float32, but all values of all {len(wide)} F32 taps are bfloat16 numbers",
+            what=f"compute_dtype says float32, but every value of the {counted(len(wide), 'F32 tap')} is a bfloat16 number",
             fix="declare compute_dtype bfloat16, or record the values before they are rounded",
         )

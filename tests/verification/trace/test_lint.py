@@ -175,7 +175,13 @@ def test_bfloat16_arithmetic_declared_as_float32(checkpoint: Path, save: Callabl
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in recorded.tensors.items()}
     declared = replace(recorded.metadata, precision=Precision())
     assert [each.code for each in lint_trace(save(tensors, declared)).defects] == ["precision"]
-    assert lint_trace(save(tensors, recorded.metadata)).defects == ()
+
+
+def test_taps_of_zeros_say_nothing_of_the_precision(clean: Recorded, save: Callable[..., Path]) -> None:
+    tensors = {name: clean.tensors[name] for name in ("input_ids", "ln_f", "logits")}
+    zeros = tensors | {name: torch.zeros_like(tensors[name]) for name in ("ln_f", "logits")}
+    assert {each.code for each in lint_trace(save(zeros, clean.metadata)).defects} == {"unwritten"}
+    assert lint_trace(save(tensors, clean.metadata)).defects == ()
 
 
 @pytest.fixture
