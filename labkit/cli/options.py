@@ -25,6 +25,8 @@ PHRASES: Mapping[str, str] = {
     'take it as text with special_tokens="plain"': "take it as text with --special-tokens plain",
     "allow it by name": "allow it by name with --allow",
     'decode with errors="replace", or take the bytes': "leave --errors out, or take the bytes with --json",
+    'encode with surrogates="replace" to take U+FFFD instead, as tiktoken does': "give a text that is UTF-8",
+    ", or pass prefer='index' or 'single'": "",
     "untie=True loads the stored head": "`labkit convert --untie` loads the stored head",
 }
 """What to do next, in Python's words -> the same on the command line."""

@@ -43,7 +43,7 @@ def _table(comparison: TraceComparison) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("tensor", no_wrap=True)
+    table.add_column("tensor", overflow="fold")
     for name in ("max_abs", "max_rel", "ulp", "of allowed"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("outcome")

@@ -92,6 +92,7 @@ def test_dtype_study_takes_ids(folder: Path, capsys: Capture) -> None:
         (["generate", "Hi", "--tokens", "900"], "or add --window slide to go on"),
         (["generate", "Hi", "--lookup", "--no-cache"], "--lookup: look-up decoding goes on"),
         (["dtype-study", "--ids", "1"], "--text: too short to study"),
+        (["encode", "\udcff"], "; give a text that is UTF-8"),
         (["encode", "a<|endoftext|>", "--special-tokens", "tiktoken"], "take it as text with --special-tokens plain"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
