@@ -34,6 +34,8 @@ from labkit.verification.verdict import Floor, StageResult, Truth, merge_results
 FLOOR_ORDER = 1
 CONTROL_ORDER = 2
 """Seeds of the summation orders: one measures the floor beside the plain order, the other is kept for the control."""
+LARGE_NUMEL = 1 << 23
+"""Elements of the largest tap (64 MiB in float64) above which forwards do not run ahead of the walk."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,10 @@ class Standard:
         with ExitStack() as stack, torch.inference_mode(), threads_for(self.config):
             floor = self._measure_floor(stages, inputs)
             runs = (self._truth_run(inputs), self._reference_run(inputs, CONTROL_ORDER))
-            truth_taps, clean = stack.enter_context(streamed(stages, *runs))
+            ahead = not self._large(inputs)
+            truth_taps, clean = stack.enter_context(streamed(stages, *runs, ahead=ahead))
             if not isinstance(candidate, Mapping):
-                (candidate,) = stack.enter_context(streamed(stages, candidate))
+                (candidate,) = stack.enter_context(streamed(stages, candidate, ahead=ahead))
             return self._walk(stages, floor, truth_taps, clean, candidate, inputs, hypotheses)
 
     def _walk(
@@ -160,7 +163,7 @@ class Standard:
     def _measure_floor(self, stages: Mapping[str, Stage], inputs: Inputs) -> dict[str, Floor]:
         truth, done, floor = Truth(), last_use(stages, set(stages)), {}
         runs = (self._reference_run(inputs, None), self._reference_run(inputs, FLOOR_ORDER))
-        with streamed(stages, self._truth_run(inputs), *runs) as (truth_taps, *windows):
+        with streamed(stages, self._truth_run(inputs), *runs, ahead=not self._large(inputs)) as (truth_taps, *windows):
             for tap, stage in stages.items():
                 shares, budgets = [], []
                 for piece in self._pieces(stage, stages, set(stages), inputs):
@@ -175,6 +178,11 @@ class Standard:
                 if tap.endswith(("attn.pattern", "mlp.post")):
                     give_back()
         return floor
+
+    def _large(self, inputs: Inputs) -> bool:
+        """Whether one tap takes so much memory that the forwards had better wait for each other."""
+        batch, pos = inputs.ids.shape
+        return batch * pos * max(pos * self.config.n_head, self.config.vocab_size) > LARGE_NUMEL
 
     def _pieces(self, stage: Stage, stages: Mapping[str, Stage], present: set[str], inputs: Inputs) -> list[Piece]:
         needed = recorded_inputs(stage, stages, present)

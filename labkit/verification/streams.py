@@ -24,20 +24,24 @@ class _Stopped(Exception):  # noqa: N818  (not an error: the reader has gone)
 class Window(Mapping[str, Tensor]):
     """The taps of one running forward, by name: read on demand, dropped when no stage to come needs them.
 
-    Names must be asked for no earlier than the stages that were dropped. Close it, or use ``streamed``.
+    Names must be asked for no earlier than the stages that were dropped. Close it, or use ``streamed``. With ``ahead``
+    the forward computes the tap after the last one asked for; without, it holds less and waits more.
     """
 
-    def __init__(self, forward: Forward, stages: Mapping[str, Stage]) -> None:
+    def __init__(self, forward: Forward, stages: Mapping[str, Stage], *, ahead: bool = True) -> None:
         self._names = tuple(stages)
         self._held: dict[str, Tensor] = {}
         self._items: queue.Queue[tuple[str, Tensor] | BaseException | None] = queue.Queue(maxsize=1)
         self._stop = threading.Event()
+        self._ahead = ahead
+        self._asked = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(forward,), daemon=True)
         self._thread.start()
 
     def _run(self, forward: Forward) -> None:
         with suppress(_Stopped):
             try:
+                self._await_demand()
                 forward(self._put)
             except _Stopped:
                 raise
@@ -48,6 +52,13 @@ class Window(Mapping[str, Tensor]):
 
     def _put(self, name: str, value: Tensor) -> None:
         self._offer((name, value))
+        del value  # the reader has it now, and may forget it while this waits
+        self._await_demand()
+
+    def _await_demand(self) -> None:
+        while not self._ahead and not self._asked.acquire(timeout=0.05):
+            if self._stop.is_set():
+                raise _Stopped
 
     def _offer(self, item: tuple[str, Tensor] | BaseException | None) -> None:
         while not self._stop.is_set():
@@ -60,6 +71,7 @@ class Window(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         while name not in self._held:
+            self._asked.release()
             item = self._items.get()
             if item is None:
                 raise KeyError(name)
@@ -94,12 +106,12 @@ class Window(Mapping[str, Tensor]):
 
 
 @contextmanager
-def streamed(stages: Mapping[str, Stage], *forwards: Forward) -> Iterator[tuple[Window, ...]]:
+def streamed(stages: Mapping[str, Stage], *forwards: Forward, ahead: bool = True) -> Iterator[tuple[Window, ...]]:
     """A window on each forward; all of them ended on the way out."""
     windows: list[Window] = []
     try:
         for forward in forwards:
-            windows.append(Window(forward, stages))
+            windows.append(Window(forward, stages, ahead=ahead))
         yield tuple(windows)
     finally:
         for window in windows:

@@ -1,6 +1,7 @@
 """Windows on a running forward: values in order, errors handed over, nothing left running."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +37,29 @@ def test_values_come_by_name_and_are_dropped_when_told(stages: dict[str, object]
         with pytest.raises(KeyError):
             window["wte"]
     assert threading.active_count() == 1 or not any("_run" in t.name for t in threading.enumerate())
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_forward_runs_ahead_by_one_tap_or_not_at_all(stages: dict[str, object], *, ahead: bool) -> None:
+    computed: list[str] = []
+
+    def forward(record: Record) -> None:
+        for name in stages:
+            computed.append(name)
+            record(name, torch.zeros(1))
+
+    with streamed(stages, forward, ahead=ahead) as (window,):  # type: ignore[arg-type]
+        names = list(stages)
+        for number, name in enumerate(names[:6]):
+            window[name]
+            time.sleep(0.02)
+            assert len(computed) <= number + (3 if ahead else 1)
+        window[names[-1]]
+        assert computed == names
+        with pytest.raises(KeyError):
+            window["nothing"]
+    with streamed(stages, forward, ahead=ahead):  # type: ignore[arg-type]
+        pass  # ends although nothing was asked for
 
 
 def test_an_error_in_the_forward_reaches_the_reader_and_an_early_end_stops_the_forward(
