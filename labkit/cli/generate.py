@@ -10,6 +10,7 @@ from labkit.cli.bench import bench
 from labkit.cli.console import check_targets, progress, safe, show_record, show_text, write_json
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +98,7 @@ def generate(
         if json == "-" or len(prompts) > 1:
             with progress() as say:
                 for count, _ in enumerate(run.steps(), start=1):
-                    say(f"{count} tokens of each prompt, {run.tokens_per_second:.1f} tokens/s")
+                    say(f"{counted(count, 'token')} of each prompt, {run.tokens_per_second:.1f} tokens/s")
         else:
             _show(run)
     finally:
@@ -252,7 +253,7 @@ def _tell(network: "GPT2", run: "Stream") -> None:
         import torch
 
         place += f", TF32 {'on' if torch.backends.cuda.matmul.allow_tf32 else 'off'}"
-    lines = [f"{count} tokens in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s, {place}"]
+    lines = [f"{counted(count, 'token')} in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s, {place}"]
     fresh = results[0].seed is not None and run.sourced.settings.seed is None
     lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed} (fresh)" if fresh else ""))
     ended = {each.stopped_by for each in results} - {"tokens"}

@@ -1,6 +1,7 @@
 """The commands of the tokenizer: encode, decode, merges, parity, train-bpe, bench tokenize."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,10 +11,12 @@ import typer
 from labkit.cli.bench import bench
 from labkit.cli.console import progress, safe, show, show_record, show_text, tell, write_json
 from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from labkit.tokenizer import Tokenizer
     from labkit.tokenizer.specials import SpecialTokens
+    from labkit.tokenizer.train import TrainStep
 
 Folder = Annotated[
     Path | None,
@@ -94,7 +97,9 @@ def encode_to_file(tokenizer: "Tokenizer", source: Path | None, target: Path, sp
             special_tokens=special_tokens,
             progress=lambda done, total: say(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"),
         )
-    print(f"{safe(result.path)}: {result.tokens} ids ({result.dtype}) from {result.source_bytes} bytes")
+    print(
+        f"{safe(result.path)}: {counted(result.tokens, 'id')} ({result.dtype}) from {counted(result.source_bytes, 'byte')}"
+    )
 
 
 def decode(
@@ -196,8 +201,18 @@ def train_bpe(
                 say(f"merge {step.rank}: {step.winner.left + step.winner.right!r} occurs {step.winner.count} times")
         trained = Tokenizer(vocabulary_of(steps, special_tokens=names))
         trained.save(out)
-    last = f", the last occurs {steps[-1].winner.count} times" if steps else ""
-    print(f"{safe(out)}: {trained.vocabulary_size} tokens, {len(steps)} merges from {len(pieces)} pieces{last}")
+    told = f"{counted(trained.vocabulary_size, 'token')}, {counted(len(steps), 'merge')} learned from "
+    print(f"{safe(out)}: {told}{counted(len(pieces), 'different piece')}{_last_merge(steps)}")
+
+
+def _last_merge(steps: "Sequence[TrainStep]") -> str:
+    if not steps:
+        return ""
+    from labkit.report.tokenizer import visible
+
+    pair = steps[-1].winner
+    joined = " + ".join(visible(part) for part in (pair.left, pair.right))
+    return f"; the last merge, {joined}, joined a pair that stood {counted(pair.count, 'time')} in the texts"
 
 
 def bench_tokenize(

@@ -9,6 +9,7 @@ from labkit.cli.console import check_targets, progress, show, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import Folder, rows_of
 from labkit.errors import ArgumentError
+from labkit.words import counted
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
 Model = Annotated[Path | None, typer.Option("--model", metavar="FOLDER", help="The checkpoint that was run.")]
@@ -71,7 +72,7 @@ def trace(
             )
         say("writing the trace")
         write_trace(output, recorded.tensors, recorded.metadata)
-    typer.echo(f"{output}: {len(recorded.tensors)} tensors from {recorded.metadata.engine}")
+    typer.echo(f"{output}: {counted(len(recorded.tensors), 'tensor')} from {recorded.metadata.engine}")
     for note in recorded.notes:
         typer.echo(f"note: {note}")
     return 0
