@@ -132,6 +132,18 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
     require_folder(Path(path).parent)
 
 
+def require_folder_place(path: str | os.PathLike[str]) -> None:
+    """Raise what would keep files from being written into ``path``, which may yet have to be made.
+
+    Raises ``MissingFileError``, ``FileAccessError``.
+    """
+    whole = Path(path).absolute()
+    nearest = next(each for each in (whole, *whole.parents) if each.exists())
+    if not nearest.is_dir():
+        raise FileAccessError("it is a file", where=nearest, expected="a folder")
+    require_folder(nearest)
+
+
 def require_folder(folder: Path) -> None:
     """Raise where there is no folder to write into.
 

@@ -1,13 +1,10 @@
 """What the commands share: where text goes, and how a file's own strings are made safe for a terminal."""
 
-import os
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from labkit.errors import FileAccessError, MissingFileError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -71,32 +68,20 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(safe(step))
 
 
-def check_targets(*targets: str | Path | None) -> None:
-    """Raise where a file could not be written later, so that no long run ends with that; ``-`` and None are passed over.
-
-    Raises ``FileAccessError`` for a folder or one that cannot be written to, ``MissingFileError`` where it is not there.
-    """
-    for target in targets:
-        if target is None or str(target) == "-":
-            continue
-        place = Path(os.path.realpath(target))
-        if place.is_dir():
-            raise FileAccessError("it is a folder", where=target, expected="a file to write")
-        if not place.parent.is_dir():
-            raise MissingFileError("no such folder", where=place.parent, fix="make it first")
-        if not os.access(place.parent, os.W_OK | os.X_OK):
-            raise FileAccessError("the folder cannot be written to", where=place.parent, fix="name another")
-
-
 def write_json(value: Any, target: str) -> None:
     """Write plain values as JSON to a file, or to standard output where the target is ``-``."""
     from labkit.report.json import json_text
 
     text = json_text(value) + "\n"
     if target == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(text if (sys.stdout.encoding or "utf-8").lower().startswith("utf") else _ascii(text))
         return
     from labkit.atomic import replacing
 
     with replacing(target) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))  # \\udcff, as a name that is no UTF-8 has, is JSON
+
+
+def _ascii(text: str) -> str:
+    """JSON text in ASCII alone: other characters stand in strings only, where JSON has escapes for them."""
+    return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from labkit.cli.console import check_targets, progress, show, write_json
+from labkit.cli.console import progress, show, write_json
 from labkit.cli.prompts import Folder, rows_of, stand_in_rows
 from labkit.errors import UnknownNameError
 
@@ -38,7 +38,6 @@ def faults(
     if list_all:
         return _list_faults(json)
     rows = rows_of(prompt, ids)
-    check_targets(json)
     with progress() as say:
         from labkit.report.faults import kill_matrix_json, render_kill_matrix
         from labkit.verification.kill_matrix import kill_matrix

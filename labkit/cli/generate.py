@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from labkit.cli.bench import bench
-from labkit.cli.console import check_targets, progress, safe, show_record, show_text, write_json
+from labkit.cli.console import progress, safe, show_record, show_text, write_json
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
 from labkit.words import counted
@@ -60,7 +60,6 @@ def generate(
     benchmark: Annotated[bool, typer.Option(help="Measure tokens/s beside transformers instead.")] = False,
 ) -> int:
     """Go on with a text: exit 0, or 2 where the input cannot be used."""
-    check_targets(json)
     prompts = read_prompts(prompt, batch_file, ids)
     with progress() as say:
         say("loading the model")
@@ -124,7 +123,6 @@ def dtype_study(
     """What bfloat16 and float16 change: logits, depths, greedy text, perplexity; float32 beside them."""
     if text is not None and ids is not None:
         raise ArgumentError("--text and --ids were both given", fix="give one of them")
-    check_targets(json)
     words = None if text is None else _read_text(text)
     row = None if ids is None else parse_ids(ids)
     with progress() as say:

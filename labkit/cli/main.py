@@ -9,8 +9,14 @@ import typer
 from labkit import __version__
 from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
+from labkit.cli.entry import Stopped
 from labkit.cli.options import told
+from labkit.cli.places import placed
+from labkit.cli.streams import ReaderGoneError
 from labkit.errors import LabkitError
+
+INTERRUPTED = 130
+NOBODY_READS = 141  # as the shell has it for a program that SIGPIPE ended
 
 app = typer.Typer(
     name="labkit",
@@ -33,6 +39,9 @@ trace.register(app)
 invariants.register(app)
 generate.register(app)
 lab.register(app)
+for each in (*app.registered_commands, *bench.bench.registered_commands):
+    assert each.callback is not None
+    each.callback = placed(each.callback)
 
 
 def show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)
@@ -52,26 +61,23 @@ def options(
     """Verify, inspect and run GPT-2 checkpoints."""
 
 
-def main() -> None:
-    """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code, with every error told in one line on standard error."""
     try:
-        code = app(arguments, standalone_mode=False, prog_name="labkit")
+        return _invoke(arguments)
     except LabkitError as error:
         complain(told(error))
         return 2
-    except typer.Exit as stop:
-        return int(stop.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        complain("interrupted")
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        complain(str(stop) or "interrupted")
+        return stop.code if isinstance(stop, Stopped) else INTERRUPTED
+    except (ReaderGoneError, BrokenPipeError):
+        return NOBODY_READS
+    except OSError as error:
+        if os.environ.get("LABKIT_TRACEBACK"):
+            raise
+        complain(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+        return 2
     except Exception as error:
         show = getattr(error, "format_message", None)  # click's usage errors know their own text
         if show is not None:
@@ -83,4 +89,15 @@ def run(arguments: list[str]) -> int:
             raise
         complain(f"internal error, {type(error).__name__}: {error}; set LABKIT_TRACEBACK=1 to see where")
         return 3
+
+
+def _invoke(arguments: list[str]) -> int:
+    """The command's code, once all it printed is out; not by ``app()``, which ends in codes of its own."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("labkit", list(arguments)) as context:
+            code = command.invoke(context)
+    except typer.Exit as stop:
+        code = stop.exit_code
+    sys.stdout.flush()
     return int(code or 0)

@@ -180,7 +180,7 @@ def parity(
 def train_bpe(
     files: Annotated[list[Path], typer.Argument(help="UTF-8 files to train on.")],
     vocab_size: Annotated[int, typer.Option(help="Tokens in all: special ones, 256 bytes, merges.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where the three files go.")],
+    target: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to make; it must not exist.")],
     minimum_count: Annotated[int, typer.Option(min=1, help="Merge no pair that occurs less often.")] = 2,
     special: Annotated[list[str] | None, typer.Option(help="Special tokens, in place of <|endoftext|>.")] = None,
 ) -> None:
@@ -200,9 +200,9 @@ def train_bpe(
             if step.rank % 100 == 0:
                 say(f"merge {step.rank}: {step.winner.left + step.winner.right!r} occurs {step.winner.count} times")
         trained = Tokenizer(vocabulary_of(steps, special_tokens=names))
-        trained.save(out)
+        trained.save(target)
     told = f"{counted(trained.vocabulary_size, 'token')}, {counted(len(steps), 'merge')} learned from "
-    print(f"{safe(out)}: {told}{counted(len(pieces), 'different piece')}{_last_merge(steps)}")
+    print(f"{safe(target)}: {told}{counted(len(pieces), 'different piece')}{_last_merge(steps)}")
 
 
 def _last_merge(steps: "Sequence[TrainStep]") -> str:

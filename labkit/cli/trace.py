@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from labkit.cli.console import check_targets, progress, show, write_json
+from labkit.cli.console import progress, show, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import Folder, rows_of
 from labkit.errors import ArgumentError
@@ -46,7 +46,6 @@ def trace(
     rows = rows_of(prompt, ids)
     if from_dumps is not None and (folder or prompt or ids or taps or plant or steps):
         raise ArgumentError("dumps bring their own prompt and taps", fix="give --from-dumps and -o alone")
-    check_targets(output)
     with progress() as say:
         say("running the prompt")
         from labkit.verification.trace import write_trace

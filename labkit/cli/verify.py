@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli.console import check_targets, progress, safe, show, write_json
+from labkit.cli.console import progress, safe, show, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, rows_of
 from labkit.errors import ArgumentError, LabkitError
@@ -60,7 +60,6 @@ def verify(
         if prompt or ids or plant or certificate or html or json or changed:
             raise ArgumentError("a certificate says itself what is run", fix="give --recheck FILE with --trace at most")
         return _recheck(recheck, folder, trace)
-    check_targets(certificate, html, json)
     with progress() as say:
         from labkit.report.links import chain_json, render_chain
         from labkit.report.verify import render_verification, verification_json
