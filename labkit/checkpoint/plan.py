@@ -10,6 +10,7 @@ from labkit.checkpoint.names import ParsedName, block_of, parse_name
 from labkit.checkpoint.records import Use
 from labkit.config import GPT2Config, parameter_shapes
 from labkit.errors import CheckpointError, UnknownNameError
+from labkit.words import counted
 
 WEIGHT_DTYPES = ("F32", "F16", "BF16", "F64")
 """Codes that a parameter may be stored in."""
@@ -256,5 +257,5 @@ def _left_notes(left: Sequence[LeftOut]) -> tuple[str, ...]:
         names = [each.name for each in left if each.use == use]
         shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         reason = next(each.reason for each in left if each.use == use)
-        notes.append(f"{use}: {len(names)} tensors left out ({shown}): {reason}")
+        notes.append(f"{use}: {counted(len(names), 'tensor')} left out ({shown}): {reason}")
     return tuple(notes)

@@ -90,7 +90,8 @@ class Report:
         if self.verdict == "differs":
             return "differs: every stage is within rounding, but the greedy tokens part by more than rounding explains"
         most = max(self.stages, key=lambda stage: stage.used)
-        return f"same: all {len(self.stages)} stages within rounding (most of its budget used: {most.name}, {most.used:.2f})"
+        stages = f"all {len(self.stages)} stages" if len(self.stages) > 1 else "the one stage"
+        return f"same: {stages} within rounding (most of its budget used: {most.name}, {most.used:.2f})"
 
     def __str__(self) -> str:
         lines = [self.headline()]

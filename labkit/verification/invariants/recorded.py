@@ -22,6 +22,7 @@ from labkit.verification.invariants.yardstick import Yardstick
 from labkit.verification.operations import Mix, Product
 from labkit.verification.precision import INPUT_FACTOR, PRODUCT_FACTOR, SINGLE_FACTOR, Precision, unit_roundoff
 from labkit.verification.verdict import share_of
+from labkit.words import counted
 
 
 def pattern_rows(taps: Taps, inputs: Inputs, precision: Precision) -> InvariantResult:
@@ -30,7 +31,7 @@ def pattern_rows(taps: Taps, inputs: Inputs, precision: Precision) -> InvariantR
     if not found:
         return not_applicable("pattern", "no attention pattern was shown")
     return _first(
-        "pattern", (_pattern_of(tap, taps[tap], inputs, precision) for tap in found), f"{len(found)} patterns"
+        "pattern", (_pattern_of(tap, taps[tap], inputs, precision) for tap in found), counted(len(found), "pattern")
     )
 
 
