@@ -51,8 +51,24 @@ class Diagnosis:
 
 def examine(folder: Path) -> Diagnosis:
     """Look at this machine, at ``models/`` in ``folder``, and at its ``notebooks/`` or, without one, labkit's own."""
-    looks = (_python(), _packages(), _devices(), _vocabulary(), _checkpoints(folder), _notebooks(folder))
-    return Diagnosis(findings=tuple(finding for look in looks for finding in look))
+    looks = (
+        ("python", _python()),
+        ("packages", _packages()),
+        ("devices", _devices()),
+        ("vocabulary", _vocabulary()),
+        ("checkpoints", _checkpoints(folder)),
+        ("checkpoints", _cached_checkpoints()),
+        ("notebooks", _notebooks(folder)),
+    )
+    return Diagnosis(findings=tuple(finding for group, look in looks for finding in _as_far_as_it_goes(group, look)))
+
+
+def _as_far_as_it_goes(group: str, look: Iterator[Finding]) -> Iterator[Finding]:
+    """What a look finds; a folder that cannot be read ends it with a note."""
+    try:
+        yield from look
+    except OSError as error:
+        yield Finding(group=group, name="folder", state="note", detail=_unreadable(error))
 
 
 def _python() -> Iterator[Finding]:
@@ -113,34 +129,35 @@ def _vocabulary() -> Iterator[Finding]:
 
 def _checkpoints(folder: Path) -> Iterator[Finding]:
     yield _checkpoint("embedded", Path(__file__).parent.parent / "data" / "tiny", needed=True)
-    for place in sorted((folder / "models").glob("*")):
-        if (place / "config.json").exists():
+    for place in _listed(folder / "models", "*"):
+        if not _is_absent(place / "config.json"):
             yield _checkpoint(f"models/{place.name}", place, needed=False)
-    for place in _cached_folders():
-        yield _checkpoint(f"hub cache, {place.parent.parent.name}", place, needed=False)
 
 
-def _cached_folders() -> Iterator[Path]:
+def _cached_checkpoints() -> Iterator[Finding]:
     """Snapshots in the hub's cache whose config is GPT-2's."""
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:
         return
-    for config in sorted(Path(HF_HUB_CACHE).glob("models--*/snapshots/*/config.json")):
+    for config in _listed(Path(HF_HUB_CACHE), "models--*/snapshots/*/config.json"):
         try:
             fields = parse_json(read_regular(config))
         except (OSError, NotJson):
             continue
         if isinstance(fields, dict) and fields.get("model_type") == "gpt2":
-            yield config.parent
+            name = f"hub cache, {config.parent.parent.parent.name}"
+            yield _checkpoint(name, config.parent, needed=False)
 
 
 def _checkpoint(name: str, place: Path, *, needed: bool) -> Finding:
     try:
+        next(place.iterdir(), None)  # for its error: to the inventory a folder that cannot be read is an empty one
         found = take_inventory(place)
-    except LabkitError as error:
+    except (LabkitError, OSError) as error:
         state: State = "missing" if needed else "note"
-        return Finding(group="checkpoints", name=name, state=state, detail=str(error))
+        detail = str(error) if isinstance(error, LabkitError) else _unreadable(error)
+        return Finding(group="checkpoints", name=name, state=state, detail=detail)
     if found.problem is not None:
         return Finding(group="checkpoints", name=name, state="note", detail=found.problem)
     detail = str(found)
@@ -153,7 +170,7 @@ def _checkpoint(name: str, place: Path, *, needed: bool) -> Finding:
 
 def _notebooks(folder: Path) -> Iterator[Finding]:
     places = (folder / "notebooks", PROJECT / "notebooks")
-    found = next(filter(None, (sorted(place.glob("*.ipynb")) for place in places)), [])
+    found = next(filter(None, (_listed(place, "*.ipynb") for place in places)), [])
     if not found:
         detail = f"none in {places[0]}, and labkit is installed without its own: clone the project"
         yield Finding(group="notebooks", name="notebooks", state="note", detail=detail)
@@ -172,6 +189,29 @@ def _notebooks(folder: Path) -> Iterator[Finding]:
         ]
         detail = f"needs {', '.join(lacks)}" if lacks else "everything is here"
         yield Finding(group="notebooks", name=path.name, state="note" if lacks else "ok", detail=detail)
+
+
+def _listed(folder: Path, pattern: str) -> list[Path]:
+    """What fits in a folder, nothing where there is none; one that cannot be read raises, which glob passes over."""
+    if _is_absent(folder):
+        return []
+    next(folder.iterdir(), None)
+    return sorted(folder.glob(pattern))
+
+
+def _is_absent(path: Path) -> bool:
+    """Whether nothing is there; not so where it may be there and cannot be reached."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.filename}: {error.strerror}"
 
 
 def imports_of(source: str) -> set[str]:

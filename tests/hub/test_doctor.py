@@ -1,6 +1,8 @@
 """The doctor: what is there, what is not, and what notebooks need."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,37 @@ def test_what_is_missing_sets_the_exit_code(
 def test_source_that_is_not_python_has_no_imports() -> None:
     assert imports_of("import (") == set()
     assert imports_of("!ls\nimport a.b\nfrom .c import d\nfrom e.f import g") == {"a", "e"}
+
+
+def test_what_cannot_be_read_is_noted_and_the_rest_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may read everything, so the system's refusal is played."""
+    random_checkpoint.write(tmp_path / "models" / "open")
+    closed = (tmp_path / "models" / "shut", tmp_path / "cache")
+    for each in closed:
+        each.mkdir()
+    stat, iterdir = Path.stat, Path.iterdir
+
+    def refuse(path: Path) -> None:
+        if any(path.is_relative_to(each) and path != each for each in closed):
+            raise PermissionError(13, "Permission denied", str(path))
+
+    def stat_or_refuse(path: Path, **options: bool) -> os.stat_result:
+        refuse(path)
+        return stat(path, **options)
+
+    def iterdir_or_refuse(path: Path) -> Iterator[Path]:
+        refuse(path / "entry")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "stat", stat_or_refuse)
+    monkeypatch.setattr(Path, "iterdir", iterdir_or_refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    diagnosis = examine(tmp_path)
+    found = {(each.group, each.name): each for each in diagnosis.findings}
+    assert found["checkpoints", "models/open"].state == "ok"
+    assert found["checkpoints", "models/shut"].state == "note"
+    assert "Permission denied" in found["checkpoints", "models/shut"].detail
+    assert found["checkpoints", "folder"].detail == f"cannot be read: {tmp_path / 'cache' / 'entry'}: Permission denied"
+    assert ("notebooks", "00_start.ipynb") in found
