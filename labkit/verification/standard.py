@@ -120,10 +120,10 @@ class Standard:
                     real = piece.inputs.real  # [batch, pos]
                     if tap in present and judged[-1].cause != "shape" and bool(real.any()):
                         agreements.append(agree(piece.taps(candidate)[tap][real], expected.output[real]))
+                if not piece.whole:
+                    give_back()
             if budgets:
                 truth.keep(tap, budgets)
-            if len(pieces) > 1 or tap.endswith("mlp.post"):
-                give_back()
             if tap in present:
                 results[tap], cleared[tap] = merge_results(judged), merge_results(passed)
                 if last_of_site(tap, present):
@@ -171,12 +171,12 @@ class Standard:
                     budgets += [] if tap in done[tap] else [expected.budget]
                     values = [piece.taps(window)[tap] for window in windows]
                     shares.append(Floor.measure(tap, expected, values, piece.inputs).share)
+                    if not piece.whole:
+                        give_back()
                 floor[tap] = Floor(max(shares))
                 if budgets:
                     truth.keep(tap, budgets)
                 _forget(done[tap], truth, truth_taps, *windows)
-                if tap.endswith(("attn.pattern", "mlp.post")):
-                    give_back()
         return floor
 
     def _large(self, inputs: Inputs) -> bool:
