@@ -70,7 +70,7 @@ MAX_LAYERS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
-    """The fields of config.json that change what a GPT-2 computes.
+    """The fields of config.json that change what a GPT-2 computes; raises ``ConfigError`` for values that make no sense.
 
     >>> config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=64, n_positions=16)
     >>> config.head_dim, config.inner, config.scaling(block=0)
@@ -89,6 +89,9 @@ class GPT2Config:
     scale_attn_by_inverse_layer_idx: bool = False
     reorder_and_upcast_attn: bool = False
     tie_word_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     @property
     def head_dim(self) -> int:
@@ -151,6 +154,9 @@ def parse_config(fields: Mapping[str, Any], *, where: object = "config.json") ->
     Traceback (most recent call last):
     labkit.errors.ConfigError: config.json: model_type is not GPT-2's (expected gpt2, got 'llama'); ...
     """
+    for name in fields:
+        if type(name) is not str:
+            raise ConfigError("a field's name is not a text", where=where, got=repr(name))
     model_type = fields.get("model_type", "gpt2")
     if model_type != "gpt2":
         raise ConfigError(
@@ -167,9 +173,11 @@ def parse_config(fields: Mapping[str, Any], *, where: object = "config.json") ->
     for alias, name in ALIASES.items():
         if alias in fields:
             stated.setdefault(name, fields[alias])
-    config = GPT2Config(**stated)
-    _check(config, where)
-    return config
+    try:
+        return GPT2Config(**stated)
+    except ConfigError as error:
+        error.where = where
+        raise
 
 
 def config_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -201,14 +209,14 @@ def config_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
 _FIELDS = tuple(field.name for field in fields(GPT2Config))
 
 
-def _check(config: GPT2Config, where: object) -> None:
+def _check(config: GPT2Config) -> None:
     for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"):
         value = getattr(config, name)
         if name == "n_inner" and value is None:
             continue
         largest = MAX_LAYERS if name == "n_layer" else MAX_SIZE
         if type(value) is not int or not 1 <= value <= largest:
-            raise ConfigError(f"{name} is not a size", where=where, expected=f"1 to {largest:,}", got=repr(value)[:40])
+            raise ConfigError(f"{name} is not a size", expected=f"1 to {largest:,}", got=repr(value)[:40])
     for name in (
         "scale_attn_weights",
         "scale_attn_by_inverse_layer_idx",
@@ -216,20 +224,15 @@ def _check(config: GPT2Config, where: object) -> None:
         "tie_word_embeddings",
     ):
         if type(getattr(config, name)) is not bool:
-            raise ConfigError(
-                f"{name} is not a flag", where=where, expected="true or false", got=repr(getattr(config, name))
-            )
+            raise ConfigError(f"{name} is not a flag", expected="true or false", got=repr(getattr(config, name)))
     epsilon = config.layer_norm_epsilon
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
-        raise ConfigError(
-            "layer_norm_epsilon is out of range", where=where, expected="a number in (0, 1)", got=repr(epsilon)
-        )
+        raise ConfigError("layer_norm_epsilon is out of range", expected="a number in (0, 1)", got=repr(epsilon))
     if config.n_embd % config.n_head:
         raise ConfigError(
             f"n_embd = {config.n_embd} does not divide into n_head = {config.n_head} heads",
-            where=where,
             fix="correct n_head or n_embd",
         )
     if config.activation_function not in ACTIVATIONS:
-        unknown = UnknownNameError.near("activation_function", config.activation_function, ACTIVATIONS, where=where)
-        raise ConfigError(unknown.what, where=where, fix=unknown.fix)
+        unknown = UnknownNameError.near("activation_function", config.activation_function, ACTIVATIONS)
+        raise ConfigError(unknown.what, fix=unknown.fix)

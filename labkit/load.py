@@ -12,6 +12,7 @@ from labkit.checkpoint import Mode, read_checkpoint
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError
 from labkit.model import GPT2, Attention, Operations
+from labkit.outside import path_of
 from labkit.storage import to_float32
 
 COMPUTE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -21,6 +22,11 @@ COMPUTE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def embedded() -> Path:
     """The folder of the checkpoint that comes with labkit."""
     return Path(__file__).parent / "data" / "tiny"
+
+
+def folder_of(folder: str | Path | None) -> Path:
+    """The folder that was given, else that of the embedded checkpoint; raises ``ArgumentTypeError`` for what is none."""
+    return embedded() if folder is None else path_of(folder, "folder")
 
 
 def load_gpt2(
@@ -51,9 +57,7 @@ def load_gpt2(
     if folder is None and not embedded().is_dir():
         raise MissingFileError("the embedded checkpoint is not installed", where=embedded(), fix="give a folder")
     conversion = Conversion(wanted, _device(device))
-    checkpoint = read_checkpoint(
-        embedded() if folder is None else folder, mode=mode, config=config, untie=untie, convert=conversion
-    )
+    checkpoint = read_checkpoint(folder_of(folder), mode=mode, config=config, untie=untie, convert=conversion)
     stored = ", ".join(checkpoint.report.dtypes)
     notes = (f"stored as {stored}, computed in {_short(wanted)} on {conversion.device}", *conversion.notes())
     return GPT2(
@@ -98,9 +102,11 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
         reason = str(error).split("\n")[0]
         raise ArgumentTypeError("no such device here", where="device", got=repr(device), fix=reason) from error
+    if place.type == "meta":
+        raise ArgumentError("it holds no values", where="device", expected="cpu, cuda or mps", got="meta")
     return place
 
 

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import FileAccessError, LabkitError, MissingFileError
+from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError, LabkitError, MissingFileError
 
 SMALL_NBYTES = 256 * 2**20
 """Largest config, map, certificate or vocabulary that is read; the released GPT-2's largest is 1 MB."""
@@ -33,6 +33,20 @@ class RepeatedKey(NotJson):
         self.key = key
         self.first = first
         self.second = second
+
+
+def path_of(given: object, where: str = "path") -> Path:
+    """A path that a caller gave; raises ``ArgumentTypeError`` or ``ArgumentError`` at ``where`` for what is none.
+
+    >>> path_of("models") == path_of(Path("models"))
+    True
+    """
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(name, str):
+        raise ArgumentTypeError("not a path", where=where, expected="a str or a Path", got=shown(repr(given)))
+    if "\0" in name:
+        raise ArgumentError("a path cannot hold a NUL character", where=where, got=shown(name))
+    return Path(name)
 
 
 def read_regular(path: str | os.PathLike[str], *, what: str = "file", cap_nbytes: int | None = SMALL_NBYTES) -> bytes:

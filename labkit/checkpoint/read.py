@@ -18,6 +18,7 @@ from labkit.checkpoint.records import Checkpoint, LoadReport, TensorRow, Use
 from labkit.checkpoint.vocabulary import vocabulary_notes
 from labkit.config import GPT2Config, config_notes, parse_config
 from labkit.errors import CheckpointError, MissingFileError, UnknownNameError
+from labkit.outside import path_of
 from labkit.storage import Snapshot, open_snapshot
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "ckpt.pt", "model.ckpt")
@@ -48,7 +49,7 @@ def read_checkpoint(
     >>> checkpoint.parameters["wte.weight"].shape[0] == checkpoint.config.vocab_size
     True
     """
-    path = Path(folder)
+    path = path_of(folder, "folder")
     if mode not in ("mapped", "owned"):
         raise UnknownNameError.near("mode", mode, ("mapped", "owned"))
     _refuse_pickle_only(path)
@@ -108,7 +109,7 @@ def choose_config(
         return config, ("the config was given by the caller", *config_notes(given))
     dtypes = {each.dtype for each in stored if parse_name(each.name).kind == "parameter"}
     if given is not None:
-        config, notes = read_config(Path(given), dtypes)
+        config, notes = read_config(path_of(given, "config"), dtypes)
         return config, (f"the config is {given}", *notes)
     beside = (path.parent if path.is_file() else path) / "config.json"
     if beside.exists():

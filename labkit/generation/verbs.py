@@ -18,6 +18,7 @@ from labkit.generation.lookup import Lookup
 from labkit.generation.settings import Settings, Sourced, as_tuple, option_names, resolve
 from labkit.generation.text import TextFeed
 from labkit.model import GPT2
+from labkit.outside import shown
 from labkit.tokenizer import Tokenizer
 
 GPT2_VOCABULARY = 50257
@@ -220,6 +221,10 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
     for name in options:
         if name not in Options.__annotations__:
             raise UnknownNameError.near("option", name, Options.__annotations__)
+    if not isinstance(model, GPT2):
+        raise ArgumentTypeError("not a model", where="model", expected="a GPT2, as load_gpt2 gives", got=repr(model))
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+        raise ArgumentTypeError("not a list of prompts", where="prompts", got=shown(repr(prompts)))
     folder = checkpoint_folder(model)
     tokenizer = options.get("tokenizer")
     notes: list[str] = []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config, parameter_shapes
-from labkit.errors import ArgumentError, CheckpointError, UnknownNameError
+from labkit.errors import ArgumentError, ArgumentTypeError, CheckpointError, UnknownNameError
 from labkit.model.forward import Attention, Cache, Network, forward, unembed
 from labkit.model.inputs import Ids, check_inputs
 from labkit.model.operations import Operations
@@ -131,6 +131,10 @@ class GPT2:
             last_only=logits == "last",
         )
         record = match_taps(taps, self.config) if taps is not None else ()
+        if not isinstance(replace, Mapping | None):
+            raise ArgumentTypeError(
+                "not a mapping", where="replace", expected="tap -> tensor or function", got=repr(replace)
+            )
         swap = {name: each for glob, each in (replace or {}).items() for name in match_taps(glob, self.config)}
         self._check_visible((*record, *swap))
         probe = Probe(record=record, replace=swap, refuse_nonfinite=nonfinite == "refuse", gradients=gradients == "on")

@@ -98,8 +98,13 @@ def match_taps(patterns: str | Iterable[str], config: GPT2Config) -> tuple[str, 
     names, extra = tap_names(config), extra_tap_names(config)
     if patterns == "all":
         return names
+    listed = (
+        [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [patterns]
+    )
     wanted: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in listed:
+        if not isinstance(pattern, str):
+            raise ArgumentTypeError("a tap is named by a text", expected='"all", a name or a glob', got=repr(pattern))
         matched = [n for n in names if fnmatchcase(n, pattern)] or [n for n in extra if fnmatchcase(n, pattern)]
         if not matched:
             raise UnknownNameError.near("tap", pattern, (*names, *extra))
@@ -155,8 +160,12 @@ class Probe:
 
 
 def _replaced(name: str, value: Tensor, replacement: Replacement) -> Tensor:
-    new = replacement if isinstance(replacement, Tensor) else replacement(value)
     where = f"replacement at tap {name}"
+    if not isinstance(replacement, Tensor) and not callable(replacement):
+        raise ArgumentTypeError(
+            "nothing to replace with", where=where, expected="a tensor or a function", got=repr(replacement)
+        )
+    new = replacement if isinstance(replacement, Tensor) else replacement(value)
     if not isinstance(new, Tensor):
         raise ArgumentTypeError("not a tensor", where=where, expected="torch.Tensor", got=type(new).__name__)
     if new.shape != value.shape:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from labkit.errors import FormatError, MissingFileError
-from labkit.outside import read_regular
+from labkit.outside import path_of, read_regular
 from labkit.storage.sources import ByteSource, LocalFile
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
@@ -56,7 +56,7 @@ def is_file(path: str | os.PathLike[str]) -> bool:
     >>> is_file("https://example.com/a.safetensors"), is_file("https://example.com/a"), is_file("none.safetensors")
     (True, False, True)
     """
-    if not is_address(path) and Path(path).exists():
+    if not is_address(path) and path_of(path).exists():
         return not Path(path).is_dir()
     return str(path).endswith(".safetensors")
 
@@ -76,7 +76,7 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
         from labkit.storage.remote import RemoteFolder
 
         return RemoteFolder(str(path))
-    if not Path(path).is_dir():
+    if not path_of(path).is_dir():
         raise MissingFileError("no such folder", where=path, fix="check the path")
     return LocalFolder(Path(path))
 

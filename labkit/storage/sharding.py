@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from labkit.atomic import replacing, sync_folder
 from labkit.errors import ArgumentError, LabkitError, MissingFileError
+from labkit.outside import path_of
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME
 from labkit.storage.places import LocalFolder
 from labkit.storage.shards import choose_index
@@ -48,7 +49,7 @@ def save_snapshot(
 
     Raises as ``save_safetensors``, and ``ArgumentError`` where the folder holds a snapshot of the other kind.
     """
-    place = Path(folder)
+    place = path_of(folder, "folder")
     if not place.is_dir():
         raise MissingFileError("no such folder", where=place, fix="make it first")
     plan, _ = lay_out(tensors, metadata=metadata or _METADATA, shared=shared, where=str(place))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from labkit.errors import FileAccessError, MissingFileError
+from labkit.outside import path_of
 
 _READ_AT_ONCE = 1 << 30  # bytes; the kernel hands out at most 2 GiB - 4 KiB a call
 _SHARED_NBYTES = 1 << 22  # below this, starting a thread costs more than a second reader saves
@@ -51,7 +52,7 @@ class LocalFile:
     """A regular file, open for reading; remembers its size and time so that a later change is noticed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         self.handle = _open_regular(self.path)
         self._close = weakref.finalize(self, os.close, self.handle)  # also where nobody calls close
         self._lock = threading.Lock()

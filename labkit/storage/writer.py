@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from labkit.atomic import replacing
-from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError
-from labkit.outside import shown
+from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError, UnknownNameError
+from labkit.outside import path_of, shown
 from labkit.storage.arrays import Array, pack_codes
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.raw import METADATA
@@ -86,8 +86,9 @@ def save_safetensors(
 
     Raises ``ArgumentError``, ``ArgumentTypeError`` for what cannot be written, ``FileAccessError`` where writing fails.
     """
+    target = path_of(path)
     plan, header = lay_out(tensors, metadata=metadata, shared=shared, where=str(path))
-    with replacing(path) as file:
+    with replacing(target) as file:
         write_planned(file, plan, header)
 
 
@@ -97,6 +98,11 @@ def lay_out(
     """Every tensor's place, and the bytes in front of the data section; nothing is copied yet."""
     if sys.byteorder != "little":
         raise FileAccessError("this machine is big-endian, the format little-endian", where=where)
+    for what, given in (("tensors", tensors), ("metadata", metadata or {})):
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError(f"{what} must be a mapping by name", where=where, got=type(given).__name__)
+    if shared not in ("refuse", "copy"):
+        raise UnknownNameError.near("way of treating shared memory", shared, ("refuse", "copy"))
     _check_metadata(metadata or {}, where)
     described = [(name, *_describe(name, value, where)) for name, value in tensors.items()]
     if shared != "copy":
@@ -177,8 +183,14 @@ def _describe(name: str, value: Any, where: str) -> tuple[str, tuple[int, ...], 
 
 
 def _describe_torch(tensor: "Tensor", where: str) -> tuple[str, tuple[int, ...], int]:
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
+        kind = (
+            "nested"
+            if tensor.is_nested
+            else "quantized"
+            if tensor.is_quantized
+            else f"{tensor.layout} on {tensor.device}"
+        )
         raise ArgumentTypeError("only dense tensors with values can be written", where=where, got=kind)
     code = _BY_TORCH.get(tensor.dtype)
     if code is None:
@@ -192,6 +204,9 @@ def _describe_torch(tensor: "Tensor", where: str) -> tuple[str, tuple[int, ...],
 
 
 def _describe_numpy(array: Array, where: str) -> tuple[str, tuple[int, ...], int]:
+    if isinstance(array, np.ma.MaskedArray):
+        fix = "write .filled(value), or the mask as a tensor of its own"
+        raise ArgumentTypeError("the format has no masks, so a masked array would lose its own", where=where, fix=fix)
     code = _BY_NUMPY.get(array.dtype.name)
     if code is None:
         raise ArgumentTypeError("the format has no such dtype", where=where, got=str(array.dtype))

@@ -6,7 +6,7 @@ In: ids. Out: exact bytes, or text in which a broken character shows as the ``er
 import codecs
 from array import array
 from collections.abc import Iterable
-from typing import Final, Literal, SupportsIndex
+from typing import Final, Literal, SupportsIndex, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from labkit.errors import ArgumentTypeError, OutOfRangeError, TextError
 from labkit.tokenizer.vocabulary import Vocabulary
 
 DecodeErrors = Literal["replace", "strict", "ignore", "backslashreplace", "surrogateescape"]
+ERRORS: Final = get_args(DecodeErrors)
 MANY: Final = 500  # ids; from here on arrays are faster than looking each up
 CHUNK: Final = 1 << 15  # ids at once: their bytes' places then stay in the cache
 
@@ -77,7 +78,10 @@ class TokenBytes:
     def _checked(self, token: object, *, where: str | None = None) -> int:
         if isinstance(token, bool) or not isinstance(token, SupportsIndex):
             raise ArgumentTypeError("an id must be a whole number", where=where, got=repr(token))
-        value = token.__index__()
+        try:
+            value = token.__index__()
+        except TypeError:  # a tensor that holds a fraction has the method all the same
+            raise ArgumentTypeError("an id must be a whole number", where=where, got=repr(token)) from None
         if value not in self._bytes_of:
             raise OutOfRangeError(f"no token has id {value}", where=where, expected=f"0 to {self.size - 1}", got=value)
         return value
@@ -85,6 +89,7 @@ class TokenBytes:
 
 def bytes_to_text(data: bytes, errors: DecodeErrors) -> str:
     """The text of some bytes; TextError where ``errors`` is strict and they are not UTF-8."""
+    _check_errors(errors)
     try:
         return data.decode("utf-8", errors)
     except UnicodeDecodeError as error:
@@ -94,8 +99,11 @@ def bytes_to_text(data: bytes, errors: DecodeErrors) -> str:
             got=hex(data[error.start]),
             fix='decode with errors="replace", or take the bytes',
         ) from None
-    except LookupError:
-        raise TextError(f"no such way of treating errors: {errors!r}", expected="replace, strict, ignore") from None
+
+
+def _check_errors(errors: object) -> None:
+    if errors not in ERRORS:  # at once: Python itself looks at the name only where a byte is wrong
+        raise TextError(f"no such way of treating errors: {errors!r}", expected=", ".join(ERRORS))
 
 
 class IncrementalDecoder:
@@ -111,6 +119,7 @@ class IncrementalDecoder:
     """
 
     def __init__(self, tokens: TokenBytes, *, errors: DecodeErrors = "replace") -> None:
+        _check_errors(errors)
         self._tokens = tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 

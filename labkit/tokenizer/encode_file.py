@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from labkit.atomic import replacing
 from labkit.errors import ArgumentError, FileAccessError, LabkitError, MissingFileError, TextError
+from labkit.outside import require_regular
 from labkit.tokenizer.blocks import last_cut
 from labkit.tokenizer.specials import space_before
 from labkit.tokenizer.vocabulary import AddedToken
@@ -58,6 +59,7 @@ def encode_file(
     header = {".npy": npy_header, ".safetensors": safetensors_header}.get(target.suffix)
     if header is None:
         raise ArgumentError("the target's kind is unknown", where=target, expected=".npy or .safetensors")
+    require_regular(source)
     try:
         with source.open("rb") as reader:
             total = os.fstat(reader.fileno()).st_size

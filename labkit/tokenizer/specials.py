@@ -5,11 +5,11 @@ The plain stretches are split each for itself: a space before a special token st
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from labkit.errors import TextError, UnknownNameError
+from labkit.errors import ArgumentTypeError, TextError, UnknownNameError
 from labkit.tokenizer.classes import BLANK, SPACE, class_table
 from labkit.tokenizer.vocabulary import AddedToken
 
@@ -36,6 +36,12 @@ def find_special(text: str, added: Sequence[AddedToken], mode: SpecialTokens) ->
 
     Raises UnknownNameError for a name that is no special token, TextError for one that is not allowed.
     """
+    given: object = mode
+    if not isinstance(given, Iterable):
+        modes = '"plain", "huggingface", "tiktoken" or a set of names'
+        raise ArgumentTypeError(
+            "no way of treating special tokens", where="special_tokens", expected=modes, got=repr(mode)
+        )
     if mode == "plain" or not text:
         return [Stretch(0, len(text))] if text else []
     if mode == "huggingface":
@@ -46,7 +52,7 @@ def find_special(text: str, added: Sequence[AddedToken], mode: SpecialTokens) ->
     names = () if mode == "tiktoken" else (mode,) if isinstance(mode, str) else tuple(mode)
     by_name = {token.content: token for token in added}
     for name in names:
-        if name not in by_name:
+        if not isinstance(name, str) or name not in by_name:
             raise UnknownNameError.near("special token", name, by_name)
     _refuse_others(text, [token for token in added if token.special and token.content not in names])
     return _cut(text, [Stretch(0, len(text))], [by_name[name] for name in names], strip=False)

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from labkit.errors import ArgumentTypeError, TextError, VocabularyError
+from labkit.errors import ArgumentTypeError, TextError, UnknownNameError, VocabularyError
+from labkit.outside import path_of
 from labkit.tokenizer.alphabet import SYMBOL_OF_BYTE, to_symbols
 from labkit.tokenizer.bulk import BulkEncoder
 from labkit.tokenizer.decode import DecodeErrors, IncrementalDecoder, TokenBytes, bytes_to_text
@@ -54,7 +55,7 @@ class Tokenizer:
 
         Raises MissingFileError that says how to get the files.
         """
-        return cls(read_pair(*find_gpt2(None if folder is None else Path(folder))))
+        return cls(read_pair(*find_gpt2(None if folder is None else path_of(folder, "folder"))))
 
     @classmethod
     def from_folder(cls, folder: str | Path, *, missing_bytes: Literal["refuse", "allow"] = "refuse") -> Self:
@@ -63,7 +64,9 @@ class Tokenizer:
         A vocabulary without a token for some byte is refused, or with ``missing_bytes="allow"`` loaded, and then
         refuses the texts that hold such a byte.
         """
-        vocabulary = read_folder(Path(folder))
+        if missing_bytes not in ("refuse", "allow"):
+            raise UnknownNameError.near("way of treating missing bytes", missing_bytes, ("refuse", "allow"))
+        vocabulary = read_folder(path_of(folder, "folder"))
         lost = vocabulary.missing_bytes()
         if lost and missing_bytes == "refuse":
             raise VocabularyError(describe_missing(lost), where=folder, fix=MISSING_BYTES_FIX)
@@ -174,8 +177,8 @@ class Tokenizer:
         Raises MissingFileError, FileAccessError, TextError, ArgumentError.
         """
         return encode_file(
-            Path(source),
-            Path(target),
+            path_of(source, "source"),
+            path_of(target, "target"),
             encode=lambda text: self.encode_array(text, special_tokens=special_tokens),
             dtype=self.id_dtype,
             added=() if special_tokens == "plain" else self.vocabulary.added,
@@ -184,7 +187,7 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write vocab.json, merges.txt and tokenizer.json into a folder."""
-        save_vocabulary(self.vocabulary, Path(folder))
+        save_vocabulary(self.vocabulary, path_of(folder, "folder"))
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
@@ -277,6 +280,8 @@ class Tokenizer:
         if not isinstance(text, str):
             fix = "bytes go through encode_bytes" if isinstance(text, bytes | bytearray) else None
             raise ArgumentTypeError("a text must be a str", got=type(text).__name__, fix=fix)
+        if surrogates not in ("error", "replace"):
+            raise UnknownNameError.near("way of treating surrogates", surrogates, ("error", "replace"))
         if not text.isascii():
             text = without_surrogates(text, surrogates)
         if self._lost_bytes:

@@ -6,6 +6,7 @@ judged by its logits, as the composition of everything from the ids. Nothing sta
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 from labkit.checkpoint import read_checkpoint
 from labkit.config import GPT2Config
-from labkit.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from labkit.load import embedded
+from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, UnknownNameError
+from labkit.load import folder_of
 from labkit.model.taps import tap_names
 from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs
@@ -62,7 +63,7 @@ def verify_callable(
     'logits'
     """
     say = progress or (lambda _step: None)
-    path = embedded() if folder is None else Path(folder)
+    path = folder_of(folder)
     say("loading the checkpoint")
     config = read_checkpoint(path).config
     chosen, notes = choose_prompts(path, config, prompts, ids)
@@ -70,16 +71,17 @@ def verify_callable(
     placed, call = _prepared(fn_or_module, name_map, config)
     run = _runner(fn_or_module, placed, call, config)
     say("running the first prompt")
-    shown = [run(torch.tensor([chosen[0].ids]))]
+    shown = [_asked(run, torch.tensor([chosen[0].ids]), fn_or_module, "prompt 1")]
     precision = Precision.of(dtype_named(dtype) if dtype is not None else _dtype_of(fn_or_module, shown[0]))
     say("loading it in transformers, in float64")
     standard, cases = Standard(path, config, precision), []
     for number, prompt in enumerate(chosen, 1):
         say(f"prompt {number} of {len(chosen)}: every stage")
         rows = torch.tensor([prompt.ids])  # [batch, pos]
-        shown += [run(rows)] if number > 1 else []
+        shown += [_asked(run, rows, fn_or_module, f"prompt {number}")] if number > 1 else []
         cases.append(standard.judge(_in_order(shown[-1], tuple(tap_names(config))), Inputs(rows)))
-    results = _greedy_results(run, standard, [list(p.ids) for p in chosen], [c.explained for c in cases], tokens)
+    again = partial(_asked, run, engine=fn_or_module, what="the greedy tokens")
+    results = _greedy_results(again, standard, [list(p.ids) for p in chosen], [c.explained for c in cases], tokens)
     agreements = [case.agreement for case in cases if case.agreement is not None]
     return Report(
         checkpoint=path.name,
@@ -95,6 +97,21 @@ def verify_callable(
         coverage=Coverage.merged([case.coverage for case in cases]),
         notes=(*notes, *_notes(fn_or_module, placed, shown[0])),
     )
+
+
+def _asked(run: Run, ids: Tensor, engine: object, what: str) -> dict[str, Tensor]:
+    """The taps of one pass; whatever a user's engine raises is told with its place."""
+    try:
+        return run(ids)
+    except LabkitError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ArgumentError(
+            f"the engine raised {type(error).__name__}: {reason}",
+            where=f"{_name_of(engine)}, {what}",
+            got=f"ids {list(ids.shape)}",
+        ) from error
 
 
 def _prepared(

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from labkit.errors import TraceError
-from labkit.load import embedded, load_gpt2
+from labkit.load import folder_of, load_gpt2
 from labkit.outside import NotJson, parse_json, read_regular
 from labkit.verification.chain import build_chain
 from labkit.verification.detective import covering_taps
@@ -188,7 +188,7 @@ def recheck(
     """
     stated = read_certificate(path)
     _check_source(stated, path, trace)
-    place = embedded() if folder is None else Path(folder)
+    place = folder_of(folder)
     if trace is not None:
         report = verify_trace(trace, place, progress=progress)
     else:

@@ -8,7 +8,7 @@ that is none of these is a survivor: a hole in the checks.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.errors import UnknownNameError
-from labkit.load import embedded, load_gpt2
+from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2
 from labkit.verification.agreement import agree
 from labkit.verification.budget import compared
@@ -24,10 +24,11 @@ from labkit.verification.chain import Inputs
 from labkit.verification.faults import FAULTS, Fault
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, site_taps
 from labkit.verification.precision import Precision
-from labkit.verification.prompts import choose_prompts
+from labkit.verification.prompts import check_room, choose_prompts
 from labkit.verification.rehearsal import Rehearsal
 from labkit.verification.standard import Standard
 from labkit.verification.threads import threads_for
+from labkit.words import counted
 
 Outcome = Literal["killed", "equivalent", "below floor", "survived"]
 
@@ -125,7 +126,7 @@ class KillMatrix:
             kind: sum(cell.outcome == kind for cell in self.cells) for kind in ("killed", "equivalent", "below floor")
         }
         text = (
-            f"{len(self.cells)} cells on {self.checkpoint}: {count['killed']} killed, {count['equivalent']} equivalent, "
+            f"{counted(len(self.cells), 'cell')} on {self.checkpoint}: {count['killed']} killed, {count['equivalent']} equivalent, "
             f"{count['below floor']} below the floor, {len(self.survivors)} survived; "
             f"{len(self.misnamed)} misnamed"
         )
@@ -155,10 +156,13 @@ def kill_matrix(
     [('erf-gelu', 0, 'killed', 'erf-gelu'), ('erf-gelu', 3, 'killed', 'erf-gelu')]
     """
     say = progress or (lambda _step: None)
-    path = embedded() if folder is None else Path(folder)
+    path = folder_of(folder)
     model = load_gpt2(path)
     chosen, _ = choose_prompts(path, model.config, PROMPTS if prompts is None and ids is None else prompts, ids)
-    inputs = pad_left([prompt.ids[-model.config.n_positions :] for prompt in chosen])
+    if prompts is None and ids is None:
+        chosen = tuple(replace(prompt, ids=prompt.ids[-model.config.n_positions :]) for prompt in chosen)
+    check_room(chosen, model.config, 0)
+    inputs = pad_left([prompt.ids for prompt in chosen])
     say("transformers in float64")
     rehearsal = Rehearsal.prepare(Standard(path, model.config, Precision()), inputs)
     exact = load_gpt2(path, dtype=torch.float64)

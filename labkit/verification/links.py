@@ -11,14 +11,15 @@ from typing import Literal
 
 from labkit.errors import LabkitError, MissingFileError
 from labkit.hub.released import RELEASED_NBYTES, RELEASED_SHA256, sha256_of
-from labkit.load import embedded
-from labkit.outside import read_regular
+from labkit.load import folder_of
+from labkit.outside import path_of, read_regular
 from labkit.storage import open_snapshot
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME, parse_index
 from labkit.tokenizer import Tokenizer
 from labkit.tokenizer.parity import compare_with_peer, tokenizers_encode_files
 from labkit.verification.reference_tensors import compare_readers
 from labkit.verification.report import Report
+from labkit.words import counted
 
 Found = tuple[str, tuple[str, ...]]
 """What a check found: the detail, and further lines."""
@@ -64,7 +65,7 @@ def check_links(folder: str | Path) -> tuple[Link, ...]:
     >>> [(link.name, link.verdict) for link in check_links(embedded())]
     [('file bytes', 'holds'), ('header', 'holds'), ('tensors', 'holds'), ('tokenizer ids', 'holds')]
     """
-    place = Path(folder)
+    place = path_of(folder, "folder")
     checks: dict[str, Check] = {
         "file bytes": _file_bytes,
         "header": _headers,
@@ -86,7 +87,7 @@ def report_links(report: Report) -> tuple[Link, ...]:
 
 def whole_chain(report: Report, folder: str | Path | None = None) -> tuple[Link, ...]:
     """Every link of a verification of ``folder`` (default: the embedded checkpoint)."""
-    return (*check_links(embedded() if folder is None else folder), *report_links(report))
+    return (*check_links(folder_of(folder)), *report_links(report))
 
 
 def first_broken(links: Sequence[Link]) -> Link | None:
@@ -124,7 +125,7 @@ def _file_bytes(folder: Path) -> Found:
     names = ("config.json", "vocab.json", "merges.txt", "tokenizer.json")
     files += [folder / name for name in names if (folder / name).is_file()]
     lines = tuple(_one_file(file) for file in files)
-    return f"{len(files)} files, {sum(file.stat().st_size for file in files):,} bytes", lines
+    return f"{counted(len(files), 'file')}, {sum(file.stat().st_size for file in files):,} bytes", lines
 
 
 def _one_file(file: Path) -> str:
@@ -221,5 +222,7 @@ def _tokens(report: Report) -> Link:
     flips = sum(result.verdict == "coin flip" for result in report.tokens)
     more = f", {flips} of {len(report.tokens)} prompts part at a tie within rounding" if flips else ""
     return Link(
-        name="tokens", verdict="holds", detail=f"{count} greedy tokens after {len(report.tokens)} prompts{more}"
+        name="tokens",
+        verdict="holds",
+        detail=f"{counted(count, 'greedy token')} after {counted(len(report.tokens), 'prompt')}{more}",
     )

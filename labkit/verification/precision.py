@@ -43,7 +43,7 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 def dtype_named(name: str, *, where: object = None) -> torch.dtype:
     """The torch dtype of a name such as ``float32``; raises ``TraceError`` for another."""
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         raise TraceError(f"unknown dtype {name!r}", where=where, expected=", ".join(DTYPES))
     return DTYPES[name]
 

@@ -1,13 +1,18 @@
 """texts or ids -> the prompts of a verification, encoded with the folder's own tokenizer and checked for room."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from labkit.config import GPT2Config
-from labkit.errors import ArgumentError, LabkitError, MissingFileError, OutOfRangeError
+from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, MissingFileError, OutOfRangeError
+from labkit.outside import shown
 from labkit.tokenizer import Tokenizer
 
 PROMPTS = (
@@ -32,10 +37,17 @@ class Prompt:
 def choose_prompts(
     folder: Path, config: GPT2Config, prompts: Sequence[str] | None, ids: Sequence[Sequence[int]] | None
 ) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
-    """The prompts to run and notes on how they were chosen; texts need the folder's tokenizer."""
+    """The prompts to run and notes on how they were chosen; texts need the folder's tokenizer.
+
+    Raises ``ArgumentError`` where both are given or one is empty, ``ArgumentTypeError`` for what are no texts or no rows
+    of whole numbers, ``OutOfRangeError`` for an id beyond the vocabulary.
+    """
+    if prompts is not None and ids is not None:
+        raise ArgumentError("prompts and ids were both given", fix="give one of them")
     if ids is not None:
-        chosen = tuple(Prompt(text=None, ids=tuple(int(i) for i in row)) for row in ids)
-        return _not_empty(chosen), ()
+        return _usable(tuple(Prompt(text=None, ids=row) for row in _rows(ids)), config), ()
+    if prompts is not None:
+        prompts = _texts(prompts)
     tokenizer = _tokenizer(folder, config)
     if tokenizer is None:
         if prompts is not None:
@@ -46,14 +58,46 @@ def choose_prompts(
         count = min(24, config.n_positions)
         row = torch.randint(config.vocab_size, (count,), generator=generator).tolist()
         return (Prompt(text=None, ids=tuple(row)),), ("no tokenizer files: ids drawn at random (seed 0) were used",)
-    texts = PROMPTS if prompts is None else tuple(prompts)
+    texts = PROMPTS if prompts is None else prompts
     chosen = tuple(Prompt(text=text, ids=tuple(tokenizer.encode(text))) for text in texts)
     if prompts is None:
         chosen = tuple(replace(prompt, ids=prompt.ids[: config.n_positions]) for prompt in chosen)
-    return _not_empty(chosen), ()
+    return _usable(chosen, config), ()
 
 
-def _not_empty(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+def _texts(prompts: object) -> tuple[str, ...]:
+    """Several texts; one text by itself would be taken as a prompt a character."""
+    listed = tuple(prompts) if isinstance(prompts, Iterable) and not isinstance(prompts, str | bytes) else None
+    if listed is None or not all(isinstance(each, str) for each in listed):
+        raise ArgumentTypeError("not a list of texts", where="prompts", expected='as in ["a text"]', got=shown(prompts))
+    return listed
+
+
+def _rows(ids: object) -> Iterator[tuple[int, ...]]:
+    """Rows of ids, from lists, arrays or tensors [batch, pos]."""
+    for row in _listed(ids):
+        values = _listed(row)
+        if any(isinstance(each, bool) or not isinstance(each, SupportsIndex) for each in values):
+            raise _no_ids(row)
+        yield tuple(operator.index(each) for each in values)
+
+
+def _listed(values: object) -> Sequence[Any]:
+    if isinstance(values, Tensor | np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise _no_ids(values)
+    return values
+
+
+def _no_ids(got: object) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        "not rows of whole numbers", where="ids", expected="as in [[5, 6, 7]], a row a prompt", got=shown(repr(got))
+    )
+
+
+def _usable(prompts: tuple[Prompt, ...], config: GPT2Config) -> tuple[Prompt, ...]:
+    """The prompts, each with a token and no id beyond the vocabulary."""
     if not prompts:
         raise ArgumentError("there is no prompt", fix="give at least one")
     for number, prompt in enumerate(prompts, 1):
@@ -61,6 +105,14 @@ def _not_empty(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
             raise ArgumentError(
                 f"prompt {number} has no tokens", got=prompt.describe(), fix="give a text with a character"
             )
+        for place, i in enumerate(prompt.ids):
+            if not 0 <= i < config.vocab_size:
+                raise OutOfRangeError(
+                    f"prompt {number}: id {place} is beyond the vocabulary",
+                    expected=f"0 to {config.vocab_size - 1}",
+                    got=shown(i),
+                    fix="encode the text with this checkpoint's own tokenizer",
+                )
     return prompts
 
 
@@ -75,9 +127,17 @@ def _tokenizer(folder: Path, config: GPT2Config) -> Tokenizer | None:
         return None
 
 
+def require_count(value: object, where: str, what: str) -> None:
+    """Raise unless ``value``, a number of ``what``, is a whole number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError("not a whole number", where=where, got=shown(repr(value)))
+    if value < 0:
+        raise ArgumentError(f"the number of {what} is negative", got=value)
+
+
 def check_room(prompts: tuple[Prompt, ...], config: GPT2Config, tokens: int) -> None:
-    if tokens < 0:
-        raise ArgumentError("the number of greedy tokens is negative", got=tokens)
+    """Raise where a prompt is longer than the model's context, or ``tokens`` is no number of tokens."""
+    require_count(tokens, "tokens", "greedy tokens")
     for number, prompt in enumerate(prompts, 1):
         if len(prompt.ids) > config.n_positions:
             raise ArgumentError(
@@ -86,11 +146,3 @@ def check_room(prompts: tuple[Prompt, ...], config: GPT2Config, tokens: int) -> 
                 got=f"{len(prompt.ids)} tokens",
                 fix="shorten it",
             )
-        for place, i in enumerate(prompt.ids):
-            if not 0 <= i < config.vocab_size:
-                raise OutOfRangeError(
-                    f"prompt {number}: id {place} is beyond the vocabulary",
-                    expected=f"0 to {config.vocab_size - 1}",
-                    got=i,
-                    fix="encode the text with this checkpoint's own tokenizer",
-                )

@@ -16,13 +16,13 @@ from torch import Tensor
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, UnknownNameError
 from labkit.generation import KVCache
-from labkit.load import embedded, load_gpt2
+from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2, Operations
 from labkit.model.taps import match_taps, tap_names
 from labkit.verification.chain import Inputs
 from labkit.verification.faults import parse_fault
 from labkit.verification.precision import Precision, dtype_named
-from labkit.verification.prompts import check_room, choose_prompts
+from labkit.verification.prompts import check_room, choose_prompts, require_count
 from labkit.verification.reference import capture, load_reference, new_cache
 from labkit.verification.trace import TraceMetadata
 from labkit.verification.trace_names import IDS, MASK, POSITIONS, step_prefix
@@ -70,11 +70,10 @@ def record_trace(
     """
     if engine not in ENGINES:
         raise UnknownNameError.near("engine", engine, ENGINES)
-    if steps < 0:
-        raise ArgumentError("the number of decode steps is negative", got=steps)
+    require_count(steps, "steps", "decode steps")
     if plant and engine != "labkit":
         raise ArgumentError("faults are planted in labkit's engine", got=f"engine {engine}", fix="use --engine labkit")
-    path = embedded() if folder is None else Path(folder)
+    path = folder_of(folder)
     compute = dtype_named(dtype)
     model = load_gpt2(path, dtype=compute, device=device if engine == "labkit" else "cpu")
     wanted = match_taps(taps, model.config)

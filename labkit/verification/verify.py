@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.generation import greedy
-from labkit.load import embedded, load_gpt2
+from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2, tap_names
 from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs
@@ -53,7 +53,7 @@ def verify(
     'h.1.mlp.post'
     """
     say = progress or (lambda _step: None)
-    path = embedded() if folder is None else Path(folder)
+    path = folder_of(folder)
     number_type = dtype_named(dtype)
     say("loading the checkpoint")
     candidate = load_gpt2(path, dtype=number_type, device=device)

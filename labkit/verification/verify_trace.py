@@ -8,7 +8,7 @@ from labkit.checkpoint import read_checkpoint
 from labkit.config import GPT2Config
 from labkit.errors import TraceError
 from labkit.hub.released import sha256_of
-from labkit.load import embedded
+from labkit.load import folder_of
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.prompts import Prompt
 from labkit.verification.report import Report
@@ -42,7 +42,7 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
     ('h.2.resid_post', 'h.2.attn.z')
     """
     say = progress or (lambda _step: None)
-    place = embedded() if folder is None else Path(folder)
+    place = folder_of(folder)
     with open_trace(path) as trace:
         say("loading the checkpoint")
         config = read_checkpoint(place).config

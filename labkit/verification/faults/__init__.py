@@ -4,7 +4,7 @@ A fault edits the model's parameters or exchanges one of its operations in one b
 the replay of hypotheses, so that a diagnosis which names a planted fault has found it and not recognised itself.
 """
 
-from labkit.errors import ArgumentError, UnknownNameError
+from labkit.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from labkit.outside import shown, whole_number
 from labkit.verification.faults import attention, matrices, norms, stream
 from labkit.verification.faults.fault import Fault as Fault
@@ -20,6 +20,8 @@ def parse_fault(text: str) -> tuple[Fault, int]:
     >>> fault.expected_stage(block)
     'h.3.attn.pattern'
     """
+    if not isinstance(text, str):
+        raise ArgumentTypeError("a fault is named by a text", expected="NAME or NAME:BLOCK", got=repr(text))
     name, colon, place = text.partition(":")
     if name not in FAULTS:
         raise UnknownNameError.near("fault", name, FAULTS)

@@ -12,6 +12,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError
 from labkit.generation.cache import KVCache
 from labkit.model import GPT2
 from labkit.model.taps import tap_axes
+from labkit.verification.precision import DTYPES
 from labkit.verification.trace_names import Sizes, allowed_shapes
 
 Taps = Mapping[str, Tensor]
@@ -81,13 +82,17 @@ def check_logits(value: object, ids: Tensor, where: str) -> Tensor:
     [1, 3, 7]
     """
     try:
-        logits = torch.as_tensor(value).detach().cpu()
+        logits = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentTypeError(
             "not logits", where=where, expected="a tensor [batch, pos, vocab]", got=type(value).__name__
         ) from error
+    if logits.layout != torch.strided or logits.dtype not in DTYPES.values():
+        known = f"a dense tensor of {', '.join(DTYPES)}"
+        raise ArgumentTypeError("not logits", where=where, expected=known, got=f"{logits.layout} of {logits.dtype}")
+    logits = logits.cpu()
     batch, pos = ids.shape
-    if logits.dim() != 3 or tuple(logits.shape[:2]) != (batch, pos) or not logits.is_floating_point():
+    if logits.dim() != 3 or tuple(logits.shape[:2]) != (batch, pos):
         raise ArgumentError(
             "not logits of every position",
             where=where,

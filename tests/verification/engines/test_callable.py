@@ -142,7 +142,7 @@ def test_nothing_stays_hooked_when_the_forward_raises(folder: Path) -> None:
             raise RuntimeError("out of memory")
 
     model.transformer["h"][1].mlp["act"] = Broken()
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(ArgumentError, match="GPT, prompt 1: the engine raised RuntimeError: out of memory"):
         labkit.verify_callable(model, folder, name_map="mingpt", ids=IDS)
     assert _hooks(model) == 0
 
