@@ -135,5 +135,5 @@ def grid_twin(view: GridView) -> str:
 def _twin_row(row: GridRow, span: int) -> str:
     wide = f' colspan="{span}"' if span > 1 else ""
     marks = [f"<b>{cell['mark']}</b>" if cell["sign"] == "local" else cell["mark"] for cell in row["cells"]]
-    cells = "".join(f"<td{wide}>{mark}</td>" for mark in marks)
+    cells = "".join(f'<td{wide} style="text-align:center">{mark}</td>' for mark in marks)
     return f'<tr><th scope="row">{escape(row["label"])}</th>{cells}</tr>'
