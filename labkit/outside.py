@@ -157,6 +157,16 @@ def whole_number(text: str) -> int | None:
     return int(digits) if len(digits) <= MAX_DIGITS else None
 
 
+def shown_number(value: float) -> str:
+    """A number for a message, where it is of a length to be read.
+
+    >>> shown_number(-2048), shown_number(1.5), shown_number(10**5000)
+    ('-2048', '1.5', 'a number of more than 18 digits')
+    """
+    is_long = type(value) is int and abs(value) >= 10**MAX_DIGITS
+    return str(value) if not is_long else f"a number of more than {MAX_DIGITS} digits"
+
+
 def safe(text: object) -> str:
     """The text with control and other unprintable characters as escapes, so that no file can drive a terminal.
 

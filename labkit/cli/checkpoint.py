@@ -8,6 +8,7 @@ import typer
 
 from labkit.cli.console import complain, progress, safe, show, show_record, write_json
 from labkit.errors import ArgumentError, CheckpointError, LabkitError
+from labkit.outside import shown
 from labkit.words import counted
 
 if TYPE_CHECKING:
@@ -174,9 +175,9 @@ def parse_nbytes(text: str) -> int:
     >>> parse_nbytes("200MB"), parse_nbytes("1.5 GiB")
     (200000000, 1610612736)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)\s*", text)
     if not found or found[2].upper() not in _UNITS or float(found[1]) == 0:
-        raise ArgumentError("not a size", where="--shard-size", expected="such as 200MB or 1GiB", got=repr(text))
+        raise ArgumentError("not a size", where="--shard-size", expected="such as 200MB or 1GiB", got=shown(text))
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 

@@ -10,6 +10,7 @@ from labkit.cli.bench import bench
 from labkit.cli.console import progress, safe, show_record, show_text, write_json
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
+from labkit.outside import read_regular
 from labkit.words import counted
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ def generate(
         import torch
 
         from labkit.generation import stream_batch
-        from labkit.generation.threads import sensible_threads
+        from labkit.generation.threads import check_threads, sensible_threads
         from labkit.load import load_gpt2
 
+        if threads is not None:
+            check_threads(threads)
         network = load_gpt2(model, dtype=dtype_named(dtype), device=device)
-        torch.set_num_threads(threads or sensible_threads(network))
+        torch.set_num_threads(sensible_threads(network) if threads is None else threads)
         options: dict[str, Any] = {
             "tokens": tokens,
             "min_tokens": min_tokens,
@@ -206,9 +209,10 @@ def read_prompts(
 def _read_lines(path: Path | None) -> list[str]:
     assert path is not None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_regular(path, what="file of prompts").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise FileAccessError("the prompts cannot be read", where=path, got=error) from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # other ends of lines are characters of a prompt
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         raise ArgumentError("the file holds no prompt", where=path, expected="a prompt a line")

@@ -10,7 +10,7 @@ OPTIONS: Mapping[str, str] = {
         name: f"--{name.replace('_', '-')}"
         for name in (
             *("tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed"),
-            *("lookup", "device", "dtype", "text", "atol"),
+            *("lookup", "threads", "device", "dtype", "text", "atol"),
         )
     },
 }

@@ -8,6 +8,7 @@ import typer
 
 from labkit.cli.console import tell
 from labkit.errors import ArgumentError
+from labkit.outside import shown, whole_number
 
 Folder = Annotated[Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one).")]
 EMBEDDED_HELP = (
@@ -17,15 +18,16 @@ EMBEDDED_HELP = (
 
 
 def parse_ids(text: str) -> list[int]:
-    """``1,2,3`` or ``1 2 3`` -> the ids.
+    """``1,2,3``, ``1 2 3`` or ``[1, 2, 3]`` -> the ids, of which there is at least one.
 
-    >>> parse_ids("15496, 11 995")
-    [15496, 11, 995]
+    >>> parse_ids("15496, 11 995"), parse_ids("[15496, 11]")
+    ([15496, 11, 995], [15496, 11])
     """
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isascii() and word.isdecimal() for word in words):
-        raise ArgumentError("not a list of token ids", expected="whole numbers with commas between", got=repr(text))
-    return [int(word) for word in words]
+    ids = [whole_number(word) for word in text.translate({ord(c): " " for c in ",[]"}).split()]
+    known = [each for each in ids if each is not None]
+    if not ids or len(known) < len(ids):
+        raise ArgumentError("not a list of token ids", expected="whole numbers with commas between", got=shown(text))
+    return known
 
 
 def rows_of(

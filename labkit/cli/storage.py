@@ -7,6 +7,7 @@ import typer
 
 from labkit.cli.console import output, progress, show, write_json
 from labkit.errors import ArgumentError, UnknownNameError
+from labkit.outside import shown, whole_number
 from labkit.words import counted
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ WhereElseEmbedded = Annotated[
 ]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
 _SHOWN_NBYTES = 256
+_MOST_NBYTES = 65_536  # two to three seconds, and half a megabyte of text
 
 
 def register(app: typer.Typer) -> None:
@@ -131,7 +133,7 @@ def show_bytes(
     *,
     tensor: Annotated[str | None, typer.Option(metavar="NAME", help="Start at this tensor's first byte.")] = None,
     at: Annotated[int | None, typer.Option(metavar="OFFSET", help="Start at this byte, and say what it is.")] = None,
-    count: Annotated[int, typer.Option(metavar="N", min=1, help="How many bytes.")] = _SHOWN_NBYTES,
+    count: Annotated[int, typer.Option(metavar="N", min=1, max=_MOST_NBYTES, help="How many bytes.")] = _SHOWN_NBYTES,
     json: Json = None,
 ) -> None:
     """The file's bytes in hex, each beside the header token or tensor element that owns it."""
@@ -254,10 +256,11 @@ def parse_rows(text: str) -> tuple[int, int]:
     >>> parse_rows("2:5")
     (2, 5)
     """
-    first, colon, last = text.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal()):
-        raise ArgumentError("not a range of rows", expected="A:B, as in 0:10", got=repr(text))
-    return int(first), int(last)
+    first, _, last = text.partition(":")
+    start, stop = whole_number(first), whole_number(last)
+    if start is None or stop is None:
+        raise ArgumentError("not a range of rows", expected="A:B, as in 0:10", got=shown(text))
+    return start, stop
 
 
 def _largest_first(row: "tuple[Header, Entry]") -> tuple[int, str]:

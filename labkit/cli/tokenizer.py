@@ -10,7 +10,9 @@ import typer
 
 from labkit.cli.bench import bench
 from labkit.cli.console import progress, safe, show, show_record, show_text, tell, write_json
-from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
+from labkit.cli.prompts import parse_ids
+from labkit.errors import ArgumentError, TextError
+from labkit.outside import read_regular
 from labkit.words import counted
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ VOCABULARY_HELP = (
     "Without --tokenizer GPT-2's own vocabulary is used. The embedded checkpoint, which verify and generate run by "
     "default, has another: --tokenizer labkit/data/tiny (`labkit doctor` shows where it lies)."
 )
+MOST_STEPPED = 2000  # pieces: showing the merges of each takes some milliseconds
 LONGEST_STEPPED = 1000  # bytes: each step shows all symbols of its piece
 
 
@@ -113,7 +116,8 @@ def decode(
 ) -> None:
     """The text of some ids; into a pipe or file its exact bytes, on a terminal with a newline after them."""
     loaded = load(tokenizer)
-    listed = parse_ids(" ".join(ids) if ids else given_text(None, file))
+    words = " ".join(ids) if ids else given_text(None, file)
+    listed = parse_ids(words) if words.strip() else []  # an empty text has no ids
     data = loaded.decode_bytes(listed)
     text = loaded.decode(listed, errors)
     if json_to is not None:
@@ -134,6 +138,9 @@ def merges(
     """Every merge of a text, piece by piece: candidates, ranks, winners."""
     loaded = load(tokenizer)
     pieces = loaded.pieces(given_text(text, file))
+    if len(pieces) > MOST_STEPPED:
+        limit = f"at most {MOST_STEPPED:,} pieces"
+        raise ArgumentError("the text is too long to show its merges", expected=limit, got=f"{len(pieces):,}")
     longest = max(pieces, key=lambda piece: len(piece.data), default=None)
     if longest is not None and len(longest.data) > LONGEST_STEPPED:
         where = f"the piece at character {longest.start}"
@@ -163,7 +170,7 @@ def parity(
     loaded = load(tokenizer)
     code, rows = 0, []
     for file in files:
-        text = _decoded(read_bytes(file), str(file))
+        text = _decoded(read_regular(file, cap_nbytes=None), str(file))
         for peer in PEERS:
             with progress() as say:
                 say(f"{file}: {peer}")
@@ -192,6 +199,8 @@ def train_bpe(
     with progress() as say:
         say("counting pieces")
         pieces = count_pieces(read_lines(files))
+        if not pieces:
+            raise ArgumentError("the texts are empty, so there is nothing to learn merges from", where=files[0])
         steps = []
         for step in train_steps(
             pieces, vocabulary_size=vocab_size, special_tokens=names, minimum_count=minimum_count, runners_up=0
@@ -249,20 +258,10 @@ def given_text(text: str | None, file: Path | None) -> str:
     if text is not None:
         return text
     if file is not None and str(file) != "-":
-        return _decoded(read_bytes(file), str(file))
+        return _decoded(read_regular(file, cap_nbytes=None), str(file))
     if sys.stdin.isatty():
         raise ArgumentError("no text: give one as argument, with --file, or on standard input")
     return _decoded(sys.stdin.buffer.read(), "standard input")
-
-
-def read_bytes(path: Path) -> bytes:
-    """A file's bytes."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise MissingFileError("there is no such file", where=path) from None
-    except OSError as error:
-        raise FileAccessError(f"cannot be read ({error.strerror})", where=path) from None
 
 
 def _decoded(data: bytes, where: str) -> str:
@@ -270,17 +269,3 @@ def _decoded(data: bytes, where: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TextError("is not UTF-8", where=f"{where}, byte {error.start}", got=hex(data[error.start])) from None
-
-
-def parse_ids(text: str) -> list[int]:
-    """Whole numbers between white space, commas or brackets.
-
-    >>> parse_ids("[15496, 11]")
-    [15496, 11]
-    """
-    ids = []
-    for word in text.translate({ord(c): " " for c in ",[]"}).split():
-        if not word.removeprefix("-").isdecimal():
-            raise ArgumentError("is no id", where=repr(word), expected="whole numbers")
-        ids.append(int(word))
-    return ids

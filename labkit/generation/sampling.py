@@ -25,6 +25,18 @@ def penalize_repetition(logits: Tensor, seen: Sequence[int], penalty: float) -> 
     return logits.index_put((ids,), torch.where(theirs < 0, theirs * penalty, theirs / penalty))  # [vocab]
 
 
+def tempered(logits: Tensor, temperature: float) -> Tensor:
+    """Divide by the temperature; where that overflows, the differences to the largest, which draw the same.
+
+    >>> tempered(torch.tensor([1.0, 2.0]), 0.5).tolist(), tempered(torch.tensor([1.0, 2.0]), 1e-300).softmax(-1).tolist()
+    ([2.0, 4.0], [0.0, 1.0])
+    """
+    divided = logits / temperature  # [vocab]
+    if bool(torch.isfinite(divided.max())):
+        return divided
+    return (logits - logits.max()) / max(temperature, torch.finfo(logits.dtype).tiny)  # [vocab]
+
+
 def forbid(logits: Tensor, ids: Sequence[int]) -> Tensor:
     """Make ids impossible."""
     return logits.index_fill(0, torch.tensor(ids, device=logits.device), -math.inf)  # [vocab]
@@ -71,7 +83,7 @@ def processed(logits: Tensor, seen: Sequence[int], settings: Settings, *, new: i
         row = forbid(row, settings.stop_ids)
     if not settings.sampled:
         return row
-    row = row / settings.temperature  # [vocab]
+    row = tempered(row, settings.temperature)  # [vocab]
     if settings.top_k is not None:
         row = keep_top_k(row, settings.top_k)
     if settings.top_p is not None and settings.top_p < 1:

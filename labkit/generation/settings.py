@@ -4,7 +4,7 @@ In: options, and a folder's generation_config.json. Out: one frozen ``Settings``
 came from. Field names follow transformers' GenerationConfig where both have the same thing.
 """
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,9 +12,13 @@ from typing import Any
 
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
+from labkit.outside import shown_number
 
 DEFAULT_TOKENS = 20
 """New tokens where nobody says how many."""
+
+MAX_SEED = 2**63 - 1
+"""Row i of a batch draws with the seed plus i, and torch takes seeds of 64 bits."""
 
 FILE_NAME = "generation_config.json"
 
@@ -78,7 +82,7 @@ class Settings:
             _number(self.top_p, "top_p", "above 0, at most 1", lambda x: 0 < x <= 1)
         if self.min_p is not None:
             _number(self.min_p, "min_p", "0 to 1", lambda x: 0 <= x <= 1)
-        _number(self.repetition_penalty, "repetition_penalty", "above 0", lambda x: x > 0)
+        _number(self.repetition_penalty, "repetition_penalty", "1e-6 to 1e6", lambda x: 1e-6 <= x <= 1e6)
         for each in self.stop_ids:
             _whole(each, "stop_ids", least=0)
         for text in self.stop:
@@ -87,7 +91,7 @@ class Settings:
                     "not a text to stop at", where="stop", expected="a text of a character or more", got=repr(text)
                 )
         if self.seed is not None:
-            _whole(self.seed, "seed", least=0)
+            _whole(self.seed, "seed", least=0, most=MAX_SEED)
 
     @property
     def sampled(self) -> bool:
@@ -152,6 +156,8 @@ def checkpoint_settings(folder: str | Path, *, vocab_size: int | None = None) ->
         stated["top_k"], origins["top_k"] = TRANSFORMERS_TOP_K, "transformers' default where do_sample is true"
     try:
         settings = Settings(**stated)
+        if fields.get("max_length") is not None:
+            _whole(fields["max_length"], "max_length", least=0)
     except (ArgumentError, ArgumentTypeError) as error:
         raise ConfigError(str(error), where=path, fix="correct the file, or remove the field") from error
     settings, beyond = _within(settings, vocab_size)
@@ -198,18 +204,19 @@ def option_names() -> tuple[str, ...]:
     return tuple(field.name for field in fields(Settings))
 
 
-def _whole(value: Any, where: str, *, least: int) -> None:
+def _whole(value: Any, where: str, *, least: int, most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError("not a whole number", where=where, got=repr(value))
-    if value < least:
-        raise ArgumentError("out of range", where=where, expected=f"{least} or more", got=value)
+    if value < least or (most is not None and value > most):
+        expected = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ArgumentError("out of range", where=where, expected=expected, got=shown_number(value))
 
 
 def _number(value: Any, where: str, expected: str, fits: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentTypeError("not a number", where=where, expected=expected, got=repr(value))
-    if not math.isfinite(value) or not fits(value):
-        raise ArgumentError("out of range", where=where, expected=expected, got=value)
+    if abs(value) > sys.float_info.max or not fits(value):  # a NaN fits nowhere; a whole number may be of any length
+        raise ArgumentError("out of range", where=where, expected=expected, got=shown_number(value))
 
 
 def as_tuple(values: Any) -> tuple[Any, ...] | None:

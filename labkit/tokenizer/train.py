@@ -14,7 +14,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
-from labkit.errors import ArgumentError, FileAccessError, MissingFileError, TextError
+from labkit.errors import ArgumentError, FileAccessError, TextError
+from labkit.outside import require_regular
 from labkit.tokenizer.alphabet import BYTE_OF_SYMBOL, to_symbols
 from labkit.tokenizer.split import split_text
 from labkit.tokenizer.vocabulary import ID_BITS, MAXIMUM_ID, AddedToken, Merges, Vocabulary, build_vocabulary
@@ -57,11 +58,10 @@ def count_pieces(lines: Iterable[str]) -> Counter[bytes]:
 def read_lines(paths: Iterable[Path]) -> Iterator[str]:
     """The lines of UTF-8 files, with their ends; MissingFileError, FileAccessError, TextError name the file."""
     for path in paths:
+        require_regular(path)
         try:
             with path.open(encoding="utf-8", newline="\n") as file:
                 yield from file
-        except FileNotFoundError:
-            raise MissingFileError("there is no such file", where=path) from None
         except OSError as error:
             raise FileAccessError(f"cannot be read ({error.strerror})", where=path) from None
         except UnicodeDecodeError as error:

@@ -5,6 +5,7 @@ an absolute tolerance that the caller states, or budgets: with a checkpoint both
 one the budget is estimated from the sizes of the values and the number of roundings so far.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -158,7 +159,7 @@ def compare_traces(
     >>> compare_traces(*files, atol=1e-5).first_divergence
     'h.1.mlp.post'
     """
-    if atol is not None and (folder is not None or not atol >= 0):
+    if atol is not None and (folder is not None or not 0 <= atol < math.inf):
         raise ArgumentError(
             "the tolerance cannot be used", where="atol", got=atol, fix="give a number from 0 on, and no model with it"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, MissingFileError, OutOfRangeError
-from labkit.outside import shown
+from labkit.outside import shown, shown_number
 from labkit.tokenizer import Tokenizer
 
 PROMPTS = (
@@ -110,7 +110,7 @@ def _usable(prompts: tuple[Prompt, ...], config: GPT2Config) -> tuple[Prompt, ..
                 raise OutOfRangeError(
                     f"prompt {number}: id {place} is beyond the vocabulary",
                     expected=f"0 to {config.vocab_size - 1}",
-                    got=shown(i),
+                    got=shown_number(i),
                     fix="encode the text with this checkpoint's own tokenizer",
                 )
     return prompts

@@ -52,7 +52,7 @@ def passes_of(trace: Trace) -> tuple[Pass, ...]:
     passes: list[Pass] = []
     past = 0
     _check_steps(trace)
-    for step in trace.steps:
+    for step in trace.steps or (None,):  # without any tensor, the ids are missing
         inputs = trace.inputs(step)
         batch, pos = inputs.ids.shape
         if passes and batch != passes[0].sizes.batch:
@@ -66,7 +66,21 @@ def passes_of(trace: Trace) -> tuple[Pass, ...]:
         passes.append(Pass(step, _checked(trace, inputs, sizes, step_prefix(step)), sizes))
         past += pos
     _check_length(trace, past)
+    _check_rows(trace, tuple(passes))
     return tuple(passes)
+
+
+def _check_rows(trace: Trace, passes: tuple[Pass, ...]) -> None:
+    """Every row must have a position that is no padding."""
+    mask = joined_inputs(passes).attention_mask
+    if mask is not None and not bool((mask == 1).any(dim=1).all()):
+        row = int((mask == 0).all(dim=1).nonzero()[0, 0])
+        raise TraceError(
+            "a row is padding throughout",
+            where=f"{trace.path}, attention_mask",
+            got=f"no 1 in row {row}",
+            fix="write 1 for each token of the prompt, 0 for padding",
+        )
 
 
 def _check_steps(trace: Trace) -> None:

@@ -89,7 +89,7 @@ def test_no_such_folder_and_no_such_file(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["generate", "Hi", "--model", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert run(["generate", "--batch-file", str(tmp_path / "none")]) == 2
-    assert "the prompts cannot be read" in capsys.readouterr().err
+    assert "there is no such file of prompts" in capsys.readouterr().err
 
 
 def test_a_break_shows_what_has_come_and_exits_130(

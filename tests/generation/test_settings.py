@@ -79,6 +79,8 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path) -> None:
         checkpoint_settings(folder_with(tmp_path, do_sample=True, temperature=-1))
     with pytest.raises(ConfigError, match="stop_ids: not a whole number"):
         checkpoint_settings(folder_with(tmp_path, eos_token_id="x"))
+    with pytest.raises(ConfigError, match="max_length: not a whole number"):
+        checkpoint_settings(folder_with(tmp_path, max_length="x"))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,10 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path) -> None:
         ("stop_ids", (-1,)),
         ("stop", ("",)),
         ("seed", -3),
+        ("seed", 2**63),
+        ("temperature", 10**4000),
+        ("repetition_penalty", 1e-300),
+        ("tokens", -(10**4000)),
     ],
 )
 def test_options_out_of_range(name: str, value: Any) -> None:
