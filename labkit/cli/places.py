@@ -6,12 +6,13 @@ In: a command's arguments. Parameters that are written to are listed here by nam
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from fnmatch import fnmatch
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from labkit.atomic import is_stream, require_file_place, require_folder_place, require_new_folder
-from labkit.errors import ArgumentError
+from labkit.errors import ArgumentError, LabkitError
 
 REPORTS = ("json", "json_to")
 """Parameters that take a file's name, or - for standard output."""
@@ -27,12 +28,12 @@ READ_TEXTS = ("path", "a", "b", "names")
 """Parameters that are text and may name a file or folder to read."""
 
 _EMBEDDED = Path(__file__).resolve().parent.parent / "data" / "tiny"  # what is read where no folder is given
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".npy")
-_BESIDE = (
-    *("config.json", "generation_config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"),
-    *("vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.json", "tokenizer_config.json"),
-    *("special_tokens_map.json", "added_tokens.json"),
+_READ_NAMES = (
+    *("model.safetensors", "model-*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*", "*.pt", "*.ckpt"),
+    *("config.json", "generation_config.json", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "*.ipynb"),
 )
+"""What a folder that is read holds; a report or a trace that was put beside it may be replaced."""
 
 
 def placed(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +89,20 @@ def _read_places(values: Mapping[str, Any]) -> Iterator[Path]:
 def _with_files(place: Path) -> Iterator[Path]:
     yield place
     with suppress(OSError):  # whatever is wrong with an input is told where it is read
-        yield from (each for each in place.iterdir() if each.suffix in _WEIGHTS or each.name in _BESIDE)
+        for each in place.iterdir():
+            if any(fnmatch(each.name, pattern) for pattern in _READ_NAMES):
+                yield each
+            if each.name == "model.safetensors.index.json":
+                yield from _shards(each)
+
+
+def _shards(index: Path) -> Iterator[Path]:
+    """The shards that an index names, as it may name them otherwise than transformers does."""
+    from labkit.outside import read_regular
+    from labkit.storage.index import parse_index
+
+    with suppress(LabkitError):
+        yield from (index.parent / shard for shard in parse_index(read_regular(index), str(index)).shards)
 
 
 def _identities(path: Path) -> Iterator[tuple[int, int]]:

@@ -34,6 +34,9 @@ def place(tmp_path: Path, embedded: Path) -> Path:
     for each in embedded.iterdir():
         shutil.copy(each, tmp_path)
     (tmp_path / "text.npy").write_text("some text")
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "odd").write_text("a shard")
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text('{"weight_map": {"a": "odd"}}')
     (tmp_path / "link.json").symlink_to("config.json")
     return tmp_path
 
@@ -61,6 +64,7 @@ def contents(place: Path) -> dict[str, bytes]:
         ("encode --file text.npy --out text.npy", "the output is the input"),
         ("encode hi --tokenizer . --json merges.txt", "the output is the input"),
         ("diff a $S --json $S", "the output is the input"),
+        ("info shards --json shards/odd", "the output is the input"),
         ("compare $S b --json $S", "the output is the input"),
         ("parity text.npy --json text.npy", "the output is the input"),
         ("trace . -o $S", "the output is the input"),
