@@ -167,13 +167,15 @@ def shown_number(value: float) -> str:
     return str(value) if not is_long else f"a number of more than {MAX_DIGITS} digits"
 
 
-def safe(text: object) -> str:
-    """The text with control and other unprintable characters as escapes, so that no file can drive a terminal.
+def safe(text: object, *, keep: str = "") -> str:
+    """The text with control and other unprintable characters as escapes, but for those to ``keep``.
+
+    So no file can drive a terminal, and no page shows what is not there.
 
     >>> safe("a\\x1b[31m\\u202eb")
     'a\\\\x1b[31m\\\\u202eb'
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
 def shown(text: object) -> str:

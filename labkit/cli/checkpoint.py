@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labkit.cli.console import complain, progress, safe, show, show_record, write_json
+from labkit.cli.console import complain, progress, show, show_record, write_json
 from labkit.errors import ArgumentError, CheckpointError, LabkitError
-from labkit.outside import shown
+from labkit.outside import safe, shown
 from labkit.words import counted
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from labkit.outside import safe
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -27,24 +29,15 @@ def show(*contents: "RenderableType") -> None:
 
 def show_record(record: object) -> None:
     """The text form of a record on standard output, made safe line by line."""
-    print("\n".join(safe(line) for line in str(record).split("\n")))
+    print(safe(record, keep="\n"))
 
 
 def show_text(text: str) -> None:
     """A text as it is, at once; where a terminal would act on control characters they are written as escapes."""
     if sys.stdout.isatty():
-        text = "".join(c if c in "\n\t" else safe(c) for c in text)
+        text = safe(text, keep="\n\t")
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def safe(text: object) -> str:
-    """The text with control characters written as escapes, so that a name in a file cannot drive a terminal.
-
-    >>> safe("a\\x1b[31mb")
-    'a\\\\x1b[31mb'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
 def complain(message: str) -> None:
@@ -62,10 +55,11 @@ def tell(notes: Iterable[str]) -> None:
 def progress() -> Iterator[Callable[[str], None]]:
     """A spinner on standard error that says what is being done; silent where that is not a terminal."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
     with console.status("starting") as status:
-        yield lambda step: status.update(safe(step))
+        yield lambda step: status.update(Text(safe(step)))
 
 
 def write_json(value: Any, target: str) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from labkit.cli.bench import bench
-from labkit.cli.console import progress, safe, show_record, show_text, write_json
+from labkit.cli.console import progress, show_record, show_text, write_json
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
-from labkit.outside import read_regular
+from labkit.outside import read_regular, safe
 from labkit.words import counted
 
 if TYPE_CHECKING:

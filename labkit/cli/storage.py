@@ -7,7 +7,7 @@ import typer
 
 from labkit.cli.console import output, progress, show, write_json
 from labkit.errors import ArgumentError, UnknownNameError
-from labkit.outside import shown, whole_number
+from labkit.outside import safe, shown, whole_number
 from labkit.words import counted
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def export(
         file = snapshot.file_of(name)
         chosen = None if rows is None else parse_rows(rows)
         count = export_tensor(file, name, output, rows=chosen, form=form)
-    typer.echo(f"{counted(count, 'element')} written to {output}")
+    typer.echo(f"{counted(count, 'element')} written to {safe(output)}")
 
 
 def show_bytes(
@@ -137,7 +137,7 @@ def show_bytes(
     json: Json = None,
 ) -> None:
     """The file's bytes in hex, each beside the header token or tensor element that owns it."""
-    from labkit.report.storage import plain
+    from labkit.report.plain import plain
     from labkit.report.storage_bytes import render_rows, rows_json
     from labkit.storage.byteview import ByteView
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from labkit.cli.bench import bench
-from labkit.cli.console import progress, safe, show, show_record, show_text, tell, write_json
+from labkit.cli.console import progress, show, show_record, show_text, tell, write_json
 from labkit.cli.prompts import parse_ids
 from labkit.errors import ArgumentError, TextError
-from labkit.outside import read_regular
+from labkit.outside import read_regular, safe
 from labkit.words import counted
 
 if TYPE_CHECKING:

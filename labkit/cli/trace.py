@@ -9,6 +9,7 @@ from labkit.cli.console import progress, show, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import Folder, rows_of
 from labkit.errors import ArgumentError
+from labkit.outside import safe
 from labkit.words import counted
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
@@ -71,9 +72,9 @@ def trace(
             )
         say("writing the trace")
         write_trace(output, recorded.tensors, recorded.metadata)
-    typer.echo(f"{output}: {counted(len(recorded.tensors), 'tensor')} from {recorded.metadata.engine}")
+    typer.echo(safe(f"{output}: {counted(len(recorded.tensors), 'tensor')} from {recorded.metadata.engine}"))
     for note in recorded.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(safe(f"note: {note}"))
     return 0
 
 

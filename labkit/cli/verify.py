@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli.console import progress, safe, show, write_json
+from labkit.cli.console import progress, show, show_record, write_json
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, rows_of
 from labkit.errors import ArgumentError, LabkitError
+from labkit.outside import safe
 
 if TYPE_CHECKING:
     from labkit.verification.links import Link
@@ -154,5 +155,5 @@ def _recheck(path: Path, folder: Path | None, trace: Path | None) -> int:
         from labkit.verification.certificate import recheck
 
         result = recheck(path, folder, trace=trace, progress=say)
-    print(result)
+    show_record(result)
     return result.return_code

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from labkit.figures.style import BLUE, GREEN, INK, ORANGE, PAPER, PURPLE, QUIET, SKY, VERMILLION, dress, new_figure
+from labkit.outside import safe
 from labkit.storage import Header, SafetensorsFile
 from labkit.storage.header import PREFIX_NBYTES
 from labkit.storage.widening import float64_values
@@ -113,7 +114,7 @@ def plain(text: str) -> str:
     >>> plain("a$b$" + chr(27)), len(plain("x" * 500))
     ('a\\\\$b\\\\$\\\\x1b', 61)
     """
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    shown = safe(text)
     return (shown if len(shown) <= 60 else shown[:60] + "…").replace("$", "\\$")
 
 

@@ -16,7 +16,8 @@ from rich.text import Text
 from labkit.checkpoint import LoadReport, TensorRow
 from labkit.checkpoint.inventory import Count, Inventory
 from labkit.checkpoint.records import Statistics
-from labkit.report.storage import plain, size_text
+from labkit.report.plain import plain
+from labkit.report.storage import size_text
 
 _RIGHT = ("bytes", "min", "max", "mean", "std")
 

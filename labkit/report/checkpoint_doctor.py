@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.hub.doctor import Diagnosis
-from labkit.report.storage import plain
+from labkit.report.plain import plain
 
 _STYLES = {"ok": "green", "note": "yellow", "missing": "bold red"}
 

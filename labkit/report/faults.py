@@ -26,6 +26,8 @@ def render_kill_matrix(matrix: KillMatrix) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
+    from labkit.report.plain import plain_lines
+
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("fault", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
@@ -42,7 +44,7 @@ def render_kill_matrix(matrix: KillMatrix) -> "RenderableType":
         f"x where another tool's rule would have objected, to any stage or to the logits' order: {rules}",
     )
     style = "bold green" if matrix.return_code == 0 else "bold red"
-    return Group(table, *map(Text, legend), Text(str(matrix), style=style))
+    return Group(table, *map(Text, legend), plain_lines(matrix, style))
 
 
 def _row(cell: Cell) -> list[str]:

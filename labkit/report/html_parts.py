@@ -3,6 +3,8 @@
 import html
 from collections.abc import Iterable, Sequence
 
+from labkit.outside import safe
+
 
 class Markup(str):
     """Text that is HTML already; anything else is escaped when it is put into an element."""
@@ -18,10 +20,7 @@ def escaped(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    shown = "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in str(value)
-    )
-    return Markup(html.escape(shown, quote=True))
+    return Markup(html.escape(safe(value, keep="\n"), quote=True))
 
 
 def element(tag: str, *children: object, **attributes: object) -> Markup:

@@ -19,13 +19,15 @@ def render_invariants(engine: str, results: Sequence[InvariantResult]) -> "Rende
     from rich.table import Table
     from rich.text import Text
 
+    from labkit.report.plain import plain
+
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column()
     for result in results:
-        table.add_row(result.name, Text(result.verdict, style=STYLES[result.verdict]), Text(result.detail))
-    title = Text(f"{engine}: properties that hold whatever the weights", style="bold")
+        table.add_row(plain(result.name), Text(result.verdict, style=STYLES[result.verdict]), plain(result.detail))
+    title = plain(f"{engine}: properties that hold whatever the weights", "bold")
     outcome = Text(headline(results), style="bold red" if return_code(results) == 1 else "bold")
     return Group(title, table, outcome)
 

@@ -28,9 +28,9 @@ def chain_line(links: Sequence[Link]) -> str:
 
 def render_chain(links: Sequence[Link]) -> "RenderableType":
     """The line for a terminal."""
-    from rich.text import Text
+    from labkit.report.plain import plain
 
-    return Text(f"chain    {chain_line(links)}", style="red" if first_broken(links) else "")
+    return plain(f"chain    {chain_line(links)}", "red" if first_broken(links) else "")
 
 
 def chain_json(links: Sequence[Link]) -> list[dict[str, Any]]:

@@ -9,22 +9,13 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
+from labkit.report.plain import plain
 from labkit.storage import Entry, Header
 from labkit.words import counted
 
 _SHOWN_METADATA = 20
 _SHOWN_CHARACTERS = 100
-
-
-def plain(text: object) -> Text:
-    """Text for a terminal with control and other unprintable characters as escapes, and no markup of its own.
-
-    >>> plain("a\\x1b[31m\\u202eb").plain
-    'a\\\\x1b[31m\\\\u202eb'
-    """
-    return Text("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text)))
 
 
 def columns(names: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labkit.report.storage import plain
+from labkit.report.plain import plain
 from labkit.storage.owners import ROW_NBYTES, HexRow, Owner
 
 _STYLES = {

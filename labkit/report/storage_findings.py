@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labkit.report.storage import columns, plain
+from labkit.report.plain import plain
+from labkit.report.storage import columns
 from labkit.storage.checking import Check
 from labkit.storage.loaders import SEES, behaviours_of
 from labkit.storage.selftest import SelftestResult
@@ -66,7 +67,7 @@ def render_check(check: Check) -> RenderableType:
         parts.extend(_others(code))
     for caution in check.cautions:
         parts.append(Text.assemble(("caution  ", "yellow"), plain(caution)))
-    verdict = Text("sound: every rule is kept", "bold green") if not check.defects else Text(str(check), "bold red")
+    verdict = Text("sound: every rule is kept", "bold green") if not check.defects else plain(check, "bold red")
     return Group(*parts, verdict)
 
 
@@ -98,7 +99,7 @@ def render_diff(diff: "SnapshotDiff", *, show_same: bool = False) -> RenderableT
     for tensor in listed:
         table.add_row(*_diff_row(tensor), style="" if tensor.verdict == "same" else "bold")
     notes = [plain(f"note: {note}") for note in diff.notes]
-    verdict = Text(str(diff), "bold green" if diff.return_code == 0 else "bold red")
+    verdict = plain(diff, "bold green" if diff.return_code == 0 else "bold red")
     return Group(*([table] if listed else []), *notes, verdict)
 
 

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 def render_lint(report: LintReport) -> "RenderableType":
     """The defects, the notes, and the outcome."""
     from rich.console import Group
-    from rich.text import Text
 
-    lines = [Text(str(defect), style="red") for defect in report.defects]
-    lines += [Text(f"note     {note}") for note in report.notes]
-    lines.append(Text(report.headline(), style="bold red" if report.defects else "bold green"))
+    from labkit.report.plain import plain
+
+    lines = [plain(defect, "red") for defect in report.defects]
+    lines += [plain(f"note     {note}") for note in report.notes]
+    lines.append(plain(report.headline(), "bold red" if report.defects else "bold green"))
     return Group(*lines)
 
 
@@ -32,15 +33,19 @@ def render_comparison(comparison: TraceComparison) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
+    from labkit.report.plain import plain
+
     lines: list[RenderableType] = [_table(comparison)]
     lines += [Text(f"\nerrors in ULPs by binade of the expected value\n{each}\n") for each in comparison.histograms]
-    lines += [Text(f"note     {note}") for note in comparison.notes]
-    lines.append(Text(comparison.headline(), style=f"bold {COLOURS[comparison.verdict]}"))
+    lines += [plain(f"note     {note}") for note in comparison.notes]
+    lines.append(plain(comparison.headline(), f"bold {COLOURS[comparison.verdict]}"))
     return Group(*lines)
 
 
 def _table(comparison: TraceComparison) -> "RenderableType":
     from rich.table import Table
+
+    from labkit.report.plain import plain
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("tensor", overflow="fold")
@@ -53,7 +58,7 @@ def _table(comparison: TraceComparison) -> "RenderableType":
             ("", "", "") if error is None else (f"{error.max_abs:.1e}", f"{error.max_rel:.1e}", ulp_text(error.ulp))
         )
         used = "" if error is None else f"{tap.used:.3g}"
-        table.add_row(tap.name, *figures, used, _outcome(tap), style="red" if tap.differs else None)
+        table.add_row(plain(tap.name), *figures, used, plain(_outcome(tap)), style="red" if tap.differs else None)
     return table
 
 

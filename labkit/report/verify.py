@@ -34,15 +34,17 @@ def render_verification(report: Report, *, stage_count: int | None = None) -> "R
     from rich.console import Group
     from rich.text import Text
 
+    from labkit.report.plain import plain
+
     lines: list[RenderableType] = [_title(report), stage_table(report.stages)]
     lines += [Text(line) for line in LEGEND]
     if report.agreement is not None:
         lines.append(Text(f"logits   {agreement_line(report.agreement)}"))
     lines += [Text(f"tokens   prompt {number}: {token_line(result)}") for number, result in enumerate(report.tokens, 1)]
-    lines.append(Text(f"controls {control_line(report)}"))
-    lines += [Text(f"note     {note}") for note in report.notes]
+    lines.append(plain(f"controls {control_line(report)}"))
+    lines += [plain(f"note     {note}") for note in report.notes]
     lines += [_finding(finding) for finding in report.findings]
-    lines.append(Text(headline(report, stage_count=stage_count), style=f"bold {COLOURS[report.verdict]}"))
+    lines.append(plain(headline(report, stage_count=stage_count), f"bold {COLOURS[report.verdict]}"))
     return Group(*lines)
 
 
@@ -57,20 +59,22 @@ def headline(report: Report, *, stage_count: int | None = None) -> str:
 
 
 def _title(report: Report) -> "RenderableType":
-    from rich.text import Text
+    from labkit.report.plain import plain, plain_lines
 
     planted = f", with {report.planted} planted" if report.planted else ""
-    title = Text(
-        f"{report.engine}{planted} against transformers on {report.checkpoint}, {report.dtype}\n", style="bold"
-    )
-    for number, prompt in enumerate(report.prompts, 1):
-        title.append(f"prompt {number}: {prompt.describe()} ({counted(len(prompt.ids), 'token')})\n", style="not bold")
-    return title
+    title = plain(f"{report.engine}{planted} against transformers on {report.checkpoint}, {report.dtype}", "bold")
+    rows = [
+        f"prompt {number}: {prompt.describe()} ({counted(len(prompt.ids), 'token')})\n"
+        for number, prompt in enumerate(report.prompts, 1)
+    ]
+    return title.append("\n").append_text(plain_lines("".join(rows), "not bold"))
 
 
 def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
     """The ladder: one row a stage, in order of computation."""
     from rich.table import Table
+
+    from labkit.report.plain import plain
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("stage", overflow="fold")
@@ -79,7 +83,7 @@ def stage_table(stages: tuple[StageResult, ...]) -> "RenderableType":
     table.add_column("verdict", no_wrap=True)
     for stage in stages:
         table.add_row(
-            stage.name,
+            plain(stage.name),
             f"{stage.difference.max_abs:.1e}",
             f"{stage.difference.max_rel:.1e}",
             ulp_text(stage.difference.ulp),
@@ -123,9 +127,11 @@ def agreement_line(agreement: Agreement) -> str:
 def _finding(finding: Finding) -> "RenderableType":
     from rich.text import Text
 
+    from labkit.report.plain import plain
+
     text = Text("finding  ", style="bold")
-    text.append(f"{finding.where}: ", style="bold red")
-    text.append(f"{finding.text}\n", style="not bold")
+    text.append_text(plain(f"{finding.where}: ", "bold red"))
+    text.append_text(plain(finding.text, "not bold")).append("\n")
     replayed = "" if finding.error_replayed is None else f"; with the mistake replayed {finding.error_replayed:.2e}"
     text.append(f"         error against the right operation {finding.error_right:.2e}{replayed}\n", style="not bold")
     text.append(f"         {finding.next_step}", style="not bold")
