@@ -7,7 +7,9 @@ that is none of these is a survivor: a hole in the checks.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -172,12 +174,23 @@ def kill_matrix(
     for name in names:
         if name not in FAULTS:
             raise UnknownNameError.near("fault", name, FAULTS)
+    plan = [(FAULTS[name], block) for name in names for block in blocks if FAULTS[name].applies(model.config, block)]
     cells = []
-    with threads_for(model.config):
-        for number, name in enumerate(names, 1):
-            say(f"fault {number} of {len(names)}: {name}")
-            cells += [bench.cell(FAULTS[name], block) for block in blocks if FAULTS[name].applies(model.config, block)]
+    with threads_for(model.config), ThreadPoolExecutor(_workers()) as pool:
+        planted = pool.map(lambda pair: bench.cell(*pair), plan)
+        try:
+            for number, (fault, block) in enumerate(plan, 1):
+                say(f"fault {number} of {len(plan)}: {fault.name} in block {block}")
+                cells.append(next(planted))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     return KillMatrix(checkpoint=path.name, cells=tuple(cells))
+
+
+def _workers() -> int:
+    """Cells judged at a time: as many as torch leaves processors free, where it uses one thread for each."""
+    return max(1, min(4, (os.cpu_count() or 1) // torch.get_num_threads()))
 
 
 def pad_left(rows: Sequence[Sequence[int]]) -> Inputs:
@@ -208,10 +221,10 @@ class _Bench:
         self.exact_taps = self._run(exact)
         self.clean = rehearsal.judge(self._run(model), hypotheses=hypotheses)
 
-    def _run(self, model: GPT2) -> dict[str, Tensor]:
+    def _run(self, model: GPT2, taps: str | Iterable[str] = "all") -> dict[str, Tensor]:
         inputs = self.rehearsal.inputs
-        positions = None if inputs.position_ids is None else inputs.position_ids
-        return model.run(inputs.ids, taps="all", attention_mask=inputs.attention_mask, position_ids=positions).taps
+        mask, positions = inputs.attention_mask, inputs.position_ids
+        return model.run(inputs.ids, taps=taps, attention_mask=mask, position_ids=positions).taps
 
     def cell(self, fault: Fault, block: int) -> Cell:
         taps = self._run(fault.plant(self.model, block))
@@ -255,8 +268,8 @@ class _Bench:
         place = fault.expected_stage(block)
 
         def seen(size: float) -> bool:
-            taps = self._run(fault.plant(self.model, block, size=size))
-            judged = self.rehearsal.judge({name: taps[name] for name in self._judges(place)}, hypotheses=())
+            taps = self._run(fault.plant(self.model, block, size=size), self._judges(place))
+            judged = self.rehearsal.judge(taps, hypotheses=())
             return any(result.cause == "local" for name, result in judged.results.items() if name in site_taps(place))
 
         low, high = -9.0, 0.0
