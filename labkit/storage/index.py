@@ -152,7 +152,7 @@ def _total_size(metadata: Any, where: str) -> tuple[int | None, tuple[str, ...]]
     total = metadata.get("total_size")
     if total is None or (type(total) is int and total >= 0):
         return total, ()
-    if type(total) is float and total.is_integer() and total >= 0:
+    if type(total) is float and total.is_integer() and 0 <= total < 2**63:
         return int(total), (f"{where}: metadata.total_size is written as a fraction, {total}",)
     raise FormatError(
         "index-total-size", "metadata.total_size is not a whole number", where=where, expected="bytes", got=repr(total)

@@ -133,6 +133,8 @@ def build_vocabulary(
     said = list(notes)
     extra = tuple(added)
     _check_ids(names, where)
+    for each in extra:
+        _check_id(each.content, each.id, f"{where}, added tokens")
     left, right, made = _merge_ids(names, merges, where)
     keys = pair_keys(left, right)  # [rank]
     if np.any(np.diff(np.sort(keys)) == 0):
@@ -166,16 +168,18 @@ def _check_ids(names: Mapping[str, int], where: str) -> None:
     ):
         return
     for name, token in names.items():
-        if type(token) is not int or not 0 <= token <= MAXIMUM_ID:
-            limits = f"a whole number from 0 to {MAXIMUM_ID}"
-            raise VocabularyError(
-                f"the id of token {name!r} is unusable", where=where, expected=limits, got=repr(token)
-            )
+        _check_id(name, token, where)
     owner: dict[int, str] = {}
     for name, token in names.items():
         if token in owner:
             raise VocabularyError(f"tokens {owner[token]!r} and {name!r} both have id {token}", where=where)
         owner[token] = name
+
+
+def _check_id(name: str, token: object, where: str) -> None:
+    if type(token) is not int or not 0 <= token <= MAXIMUM_ID:
+        limits = f"a whole number from 0 to {MAXIMUM_ID}"
+        raise VocabularyError(f"the id of token {name!r} is unusable", where=where, expected=limits, got=repr(token))
 
 
 def _merge_ids(names: Mapping[str, int], merges: Merges, where: str) -> tuple[list[int], list[int], list[int]]:
@@ -220,7 +224,7 @@ def _loose_names(names: Mapping[str, int], made: Sequence[int], listed: set[str]
 def _token_bytes(names: Mapping[str, int], added: Sequence[AddedToken], where: str) -> list[bytes | None]:
     special = {token.content: token.id for token in added}
     plain = [name for name in names if name not in special]
-    tokens: list[bytes | None] = [None] * (max(*names.values(), *special.values()) + 1)
+    tokens: list[bytes | None] = [None] * (max([*names.values(), *special.values()]) + 1)
     try:
         for token, data in zip(map(names.__getitem__, plain), many_from_symbols(plain), strict=True):
             tokens[token] = data

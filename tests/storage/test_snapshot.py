@@ -142,6 +142,11 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "index with BOM": (text(b"\xef\xbb\xbf{}"), "index-json", "not JSON: .*BOM"),
     "index not UTF-8": (text(b'{"\xff":1}'), "index-json", "not UTF-8 .got byte 2"),
     "index not JSON": (text(b'{"a":'), "index-json", "not JSON"),
+    "index with a long number": (
+        text(b'{"metadata":{"total_size":' + b"9" * 5000 + b"}}"),
+        "index-json",
+        "5000 characters",
+    ),
     "index nests": (text(b"[" * 100_000), "index-json", "nests too deep"),
     "key twice": (text(b'{"weight_map":{"a":"x","a":"y"}}'), "index-duplicate", "'a' stands twice .got 'x' and 'y'"),
     "key twice outside": (

@@ -289,7 +289,10 @@ def test_what_is_no_byte_level_bpe(tmp_path: Path) -> None:
         (b'{"a": 1, "a": 2}', r"vocab\.json: is not JSON: the key 'a' stands twice"),
         (b'{"\xff": 1}', r"vocab\.json, byte 2: is not UTF-8 \(got 0xff\)"),
         (b"{}", r"vocab\.json: holds no token"),
-        (b"[" * 100_000, r"vocab\.json.* is n(ested too deeply|ot JSON)"),
+        (b"[" * 100_000, r"vocab\.json: is not JSON: it nests too deep"),
+        (b'{"a": ' + b"9" * 5000 + b"}", r"vocab\.json: is not JSON: the number 99999999… has 5000 characters"),
+        (b'{"\\ud800": 0}', r"vocab\.json: "),
+        (b'{"a": true}', r"the id of token 'a' is unusable"),
     ],
 )
 def test_a_vocab_json_that_cannot_be_read(make_folder: MakeFolder, text: bytes, message: str) -> None:
@@ -297,6 +300,21 @@ def test_a_vocab_json_that_cannot_be_read(make_folder: MakeFolder, text: bytes, 
     (folder / "vocab.json").write_bytes(text)
     with pytest.raises(VocabularyError, match=message):
         Tokenizer.from_folder(folder)
+
+
+@pytest.mark.parametrize("token", ["a", -1, None, True, 1.5, 10**17, 2**20])
+def test_an_added_token_with_an_id_that_no_table_has(make_folder: MakeFolder, token: object) -> None:
+    folder = make_folder(HELLO)
+    (folder / "added_tokens.json").write_text(json.dumps({"<pad>": token}))
+    with pytest.raises(VocabularyError, match=r"vocab\.json, added tokens: the id of token '<pad>' is unusable"):
+        Tokenizer.from_folder(folder)
+
+
+def test_a_vocabulary_of_one_token(make_folder: MakeFolder) -> None:
+    folder = make_folder(HELLO)
+    (folder / "vocab.json").write_text('{"a": 0}')
+    (folder / "merges.txt").write_text("")
+    assert Tokenizer.from_folder(folder, missing_bytes="allow").encode("aa") == [0, 0]
 
 
 def test_gpt2_is_checked_by_its_hash(make_folder: MakeFolder, tmp_path: Path) -> None:
