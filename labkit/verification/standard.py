@@ -100,6 +100,7 @@ class Standard:
         kept = until_block_ends(done)
         control = AsRecorded(clean, candidate, present)
         detective = Detective(Scene(self.config, self.weights, stages, inputs, self.precision, candidate), hypotheses)
+        large = self._large(inputs)
         results: dict[str, StageResult] = {}
         cleared: dict[str, StageResult] = {}
         agreements, explained = [], 0.0
@@ -120,7 +121,7 @@ class Standard:
                     real = piece.inputs.real  # [batch, pos]
                     if tap in present and judged[-1].cause != "shape" and bool(real.any()):
                         agreements.append(agree(piece.taps(candidate)[tap][real], expected.output[real]))
-                if not piece.whole:
+                if large:
                     give_back()
             if budgets:
                 truth.keep(tap, budgets)
@@ -135,6 +136,8 @@ class Standard:
                     )
                     if finding is not None and all(results[each].verdict == "same" for each in site):
                         results[finding.where] = replace(results[finding.where], verdict="differs", cause="pattern")
+                    if large:
+                        give_back()
             _forget(done[tap], truth, truth_taps, clean)
             _forget(kept[tap], truth, candidate)
         return Case(
@@ -161,9 +164,10 @@ class Standard:
         return recorded(self._reference_run(inputs, seed))
 
     def _measure_floor(self, stages: Mapping[str, Stage], inputs: Inputs) -> dict[str, Floor]:
-        truth, done, floor = Truth(), last_use(stages, set(stages)), {}
+        truth, done, floor = Truth(), last_use(stages, set(stages)), dict[str, Floor]()
+        large = self._large(inputs)
         runs = (self._reference_run(inputs, None), self._reference_run(inputs, FLOOR_ORDER))
-        with streamed(stages, self._truth_run(inputs), *runs, ahead=not self._large(inputs)) as (truth_taps, *windows):
+        with streamed(stages, self._truth_run(inputs), *runs, ahead=not large) as (truth_taps, *windows):
             for tap, stage in stages.items():
                 shares, budgets = [], []
                 for piece in self._pieces(stage, stages, set(stages), inputs):
@@ -171,7 +175,7 @@ class Standard:
                     budgets += [] if tap in done[tap] else [expected.budget]
                     values = [piece.taps(window)[tap] for window in windows]
                     shares.append(Floor.measure(tap, expected, values, piece.inputs).share)
-                    if not piece.whole:
+                    if large:
                         give_back()
                 floor[tap] = Floor(max(shares))
                 if budgets:
