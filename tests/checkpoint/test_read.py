@@ -69,7 +69,7 @@ CLASSES: list[tuple[Any, dict[str, Any], str]] = [
     (
         transformers.GPT2ForSequenceClassification,
         {"num_labels": 3, "pad_token_id": 0},
-        "other head: 1 tensors left out (score.weight)",
+        "other head: 1 tensor left out (score.weight)",
     ),
     (transformers.GPT2ForTokenClassification, {"num_labels": 3}, "other head: 2 tensors left out (classifier."),
     (transformers.GPT2ForQuestionAnswering, {}, "other head: 2 tensors left out (qa_outputs."),
