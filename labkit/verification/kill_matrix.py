@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labkit.errors import UnknownNameError
+from labkit.errors import CheckpointError, UnknownNameError
 from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2
 from labkit.verification.agreement import agree
@@ -169,6 +169,11 @@ def kill_matrix(
     rehearsal = Rehearsal.prepare(Standard(path, model.config, Precision()), inputs)
     exact = load_gpt2(path, dtype=torch.float64)
     bench = _Bench(rehearsal, model, exact, hypotheses, floors=floors == "measure")
+    for results in (rehearsal.cleared, bench.clean.results):
+        accused = next((tap for tap, result in results.items() if result.verdict == "differs"), None)
+        if accused is not None:
+            what = "a run without any fault is called different, so that no fault can be shown"
+            raise CheckpointError(what, where=path, got=accused, fix="`labkit verify` says more of it")
     blocks = sorted({0, model.config.n_layer - 1})
     names = tuple(FAULTS) if faults is None else tuple(faults)
     for name in names:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from labkit.errors import CheckpointError
 from labkit.verification.faults import FAULTS
 from labkit.verification.hypotheses import HYPOTHESES
 from labkit.verification.kill_matrix import KillMatrix, kill_matrix
@@ -90,3 +91,11 @@ def test_each_cause_is_unknown_once_its_hypothesis_is_gone(tmp_path: Path) -> No
         for cell in matrix.cells:
             if cell.killed and name != "wrong-head-count":
                 assert cell.finding in (None, WITHIN_ROUNDING.get(name)), f"{name} is called {cell.finding}"
+
+
+def test_weights_that_are_not_finite_show_nothing(tmp_path: Path) -> None:
+    model = random_checkpoint.build(seed=2, n_layer=2)
+    model.transformer.h[1].mlp.c_fc.weight.data[3, 4] = float("nan")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"without any fault is called different.*h\.1\.mlp\.pre"):
+        kill_matrix(tmp_path, ids=[[5, 6, 7]], faults=["erf-gelu"], floors="skip")
