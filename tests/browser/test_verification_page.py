@@ -46,5 +46,10 @@ def test_it_needs_no_script(address: str, browser: Any) -> None:
     page.goto(address)
     assert "h.2.mlp.post is the first stage beyond rounding" in page.inner_text("h1")
     assert page.locator("svg .stem").count() == 61
-    assert page.locator("details tbody tr").first.is_visible()
+    assert page.locator("section > div tbody tr").first.is_visible()
+    everything = page.locator("details tbody tr")
+    assert everything.count() == 61
+    assert not everything.first.is_visible()
+    page.locator("details summary").click()
+    assert everything.first.is_visible()
     context.close()
