@@ -36,7 +36,7 @@ def test_every_link_of_the_embedded_checkpoint_holds(embedded: Path) -> None:
     assert [link.verdict for link in links] == ["holds"] * 7
     assert first_broken(links) is None
     assert len(links[0].lines) == 5
-    assert links[-1].detail == "3 greedy tokens after 1 prompts"
+    assert links[-1].detail == "3 greedy tokens after 1 prompt"
 
 
 def test_a_random_checkpoint_without_a_tokenizer(tmp_path: Path) -> None:
