@@ -3,8 +3,9 @@
 Names are looked up when first used, so that reading a header needs neither torch nor NumPy.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from labkit.storage.dtypes import DTYPES as DTYPES
@@ -26,33 +27,24 @@ if TYPE_CHECKING:
     from labkit.storage.writer import save_safetensors as save_safetensors
 
 _HOMES = {
-    "DTYPES": "dtypes",
-    "Dtype": "dtypes",
-    "Entry": "header",
-    "Header": "header",
-    "RULES": "rules",
-    "RawTensor": "writer",
-    "SafetensorsFile": "file",
-    "Snapshot": "snapshot",
-    "StorageWarning": "file",
-    "load_safetensors": "file",
-    "open_safetensors": "file",
-    "open_snapshot": "snapshot",
-    "read_header": "header",
-    "save_safetensors": "writer",
-    "save_snapshot": "sharding",
-    "to_float32": "widening",
-    "widen": "widening",
+    "DTYPES": "labkit.storage.dtypes",
+    "Dtype": "labkit.storage.dtypes",
+    "Entry": "labkit.storage.header",
+    "Header": "labkit.storage.header",
+    "RULES": "labkit.storage.rules",
+    "RawTensor": "labkit.storage.writer",
+    "SafetensorsFile": "labkit.storage.file",
+    "Snapshot": "labkit.storage.snapshot",
+    "StorageWarning": "labkit.storage.file",
+    "load_safetensors": "labkit.storage.file",
+    "open_safetensors": "labkit.storage.file",
+    "open_snapshot": "labkit.storage.snapshot",
+    "read_header": "labkit.storage.header",
+    "save_safetensors": "labkit.storage.writer",
+    "save_snapshot": "labkit.storage.sharding",
+    "to_float32": "labkit.storage.widening",
+    "widen": "labkit.storage.widening",
 }
 
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labkit.storage' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"labkit.storage.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
