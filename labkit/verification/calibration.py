@@ -21,7 +21,7 @@ from labkit.verification.orders import Order, renumbered
 from labkit.verification.precision import Precision
 from labkit.verification.reference import build_reference, parameters_of
 from labkit.verification.standard import recorded, reference_forward
-from labkit.verification.verdict import Floor, true_stage, weigh
+from labkit.verification.verdict import Floor, true_values, weigh
 
 FITTED = range(20)
 HELD_OUT = range(4000, 4040)
@@ -87,15 +87,13 @@ def clean_run(seed: int, dtype: torch.dtype) -> CleanRun:
     exact = build_reference(fields, weights, weight_dtype=dtype)
     inputs = Inputs(torch.randint(config.vocab_size, (1, 48), generator=torch.Generator().manual_seed(seed)))
     stages = build_chain(config, parameters_of(exact), inputs)
-    taps, budgets = recorded(reference_forward(exact, inputs)), dict[str, Tensor]()
+    truth = true_values(stages, recorded(reference_forward(exact, inputs)), inputs, precision)
     runs = [recorded(reference_forward(model, inputs)), _in_order(model, inputs, 1)]
     clean = _in_order(model, inputs, 2)
     results = []
     for tap, stage in stages.items():
-        expected, _ = true_stage(stage, taps, budgets, inputs, precision)
-        budgets[tap] = expected.budget
-        floor = Floor.measure(tap, expected, [run[tap] for run in runs], inputs)
-        results.append(weigh(stage, stages, clean, expected, floor, inputs, precision).verdict())
+        floor = Floor.measure(tap, truth[tap], [run[tap] for run in runs], inputs)
+        results.append(weigh(stage, stages, clean, truth[tap], floor, inputs, precision).verdict())
     local = max(results, key=lambda result: result.local_used)
     total = max(results, key=lambda result: result.used)
     return CleanRun(

@@ -29,7 +29,7 @@ from labkit.verification.reference import KeyOrder, capture, load_reference, par
 from labkit.verification.replay import Finding
 from labkit.verification.streams import Forward, Window, last_use, recorded_inputs, streamed, until_block_ends
 from labkit.verification.threads import threads_for
-from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, true_stage, weigh
+from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, true_stage, true_values, weigh
 
 FLOOR_ORDER = 1
 CONTROL_ORDER = 2
@@ -153,11 +153,7 @@ class Standard:
         """The chain, the true value of every stage with its uncertainty, and the floor, all kept in memory."""
         stages = build_chain(self.config, self.weights, inputs)
         floor = self._measure_floor(stages, inputs)
-        taps, expected, budgets = recorded(self._truth_run(inputs)), dict[str, Expected](), dict[str, Tensor]()
-        for tap, stage in stages.items():
-            expected[tap], _ = true_stage(stage, taps, budgets, inputs, self.precision)
-            budgets[tap] = expected[tap].budget
-        return stages, expected, floor
+        return stages, true_values(stages, recorded(self._truth_run(inputs)), inputs, self.precision), floor
 
     def capture_clean(self, inputs: Inputs, seed: int) -> dict[str, Tensor]:
         """Every tap of transformers in the dtype under test, summed in the order of ``seed``."""

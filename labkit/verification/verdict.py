@@ -92,6 +92,18 @@ def true_stage(
     return Expected(true, here.own, here.inherited), float(off.max()) / max(float(true.abs().max()), 1e-300)
 
 
+def true_values(
+    stages: Mapping[str, Stage], taps: Mapping[str, Tensor], inputs: Inputs, precision: Precision
+) -> dict[str, Expected]:
+    """The true value of every stage with what rounding so far may do to it, all kept in memory."""
+    expected: dict[str, Expected] = {}
+    budgets: dict[str, Tensor] = {}
+    for tap, stage in stages.items():
+        expected[tap], _ = true_stage(stage, taps, budgets, inputs, precision)
+        budgets[tap] = expected[tap].budget
+    return expected
+
+
 @dataclass(frozen=True)
 class Floor:
     """What transformers' own runs show of rounding at one tap: the largest share of the propagated uncertainty."""
