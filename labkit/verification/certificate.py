@@ -17,12 +17,12 @@ from labkit.outside import NotJson, parse_json, read_regular
 from labkit.verification.chain import build_chain
 from labkit.verification.detective import covering_taps
 from labkit.verification.hypotheses import HYPOTHESES, Scene
-from labkit.verification.kill_matrix import pad_left
 from labkit.verification.precision import Precision
 from labkit.verification.reference import load_reference, parameters_of
 from labkit.verification.replay import Replay
 from labkit.verification.report import Report, Verdict
 from labkit.verification.standard import recorded, reference_forward
+from labkit.verification.trace_record import left_padded
 from labkit.verification.verify import verify
 from labkit.verification.verify_trace import verify_trace
 
@@ -141,8 +141,8 @@ def shortest_prompts(folder: Path, names: Sequence[str]) -> dict[str, str | None
     weights, config = parameters_of(truth), model.config
     generator = torch.Generator().manual_seed(0)
     row = torch.randint(config.vocab_size, (min(max(TRIALS), config.n_positions),), generator=generator).tolist()
-    trials = [(f"{length} tokens", pad_left([row[:length]])) for length in TRIALS if length <= len(row)]
-    trials.append(("a batch of two prompts with padding on the left", pad_left([row[:8], row[:3]])))
+    trials = [(f"{length} tokens", left_padded([row[:length]])) for length in TRIALS if length <= len(row)]
+    trials.append(("a batch of two prompts with padding on the left", left_padded([row[:8], row[:3]])))
     left = set(names)
     for text, inputs in trials:
         if not left:

@@ -22,7 +22,6 @@ from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2
 from labkit.verification.agreement import agree
 from labkit.verification.budget import compared
-from labkit.verification.chain import Inputs
 from labkit.verification.faults import FAULTS, Fault
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, site_taps
 from labkit.verification.precision import Precision
@@ -30,6 +29,7 @@ from labkit.verification.prompts import check_room, choose_prompts
 from labkit.verification.rehearsal import Rehearsal
 from labkit.verification.standard import Standard
 from labkit.verification.threads import threads_for
+from labkit.verification.trace_record import left_padded
 from labkit.words import counted
 
 Outcome = Literal["killed", "equivalent", "below floor", "survived"]
@@ -164,7 +164,7 @@ def kill_matrix(
     if prompts is None and ids is None:
         chosen = tuple(replace(prompt, ids=prompt.ids[-model.config.n_positions :]) for prompt in chosen)
     check_room(chosen, model.config, 0)
-    inputs = pad_left([prompt.ids for prompt in chosen])
+    inputs = left_padded([prompt.ids for prompt in chosen])
     say("transformers in float64")
     rehearsal = Rehearsal.prepare(Standard(path, model.config, Precision()), inputs)
     exact = load_gpt2(path, dtype=torch.float64)
@@ -196,20 +196,6 @@ def kill_matrix(
 def _workers() -> int:
     """Cells judged at a time: as many as torch leaves processors free, where it uses one thread for each."""
     return max(1, min(4, (os.cpu_count() or 1) // torch.get_num_threads()))
-
-
-def pad_left(rows: Sequence[Sequence[int]]) -> Inputs:
-    """Prompts of unequal length as one batch, padded on the left with id 0, positions counted from the first token.
-
-    >>> pad_left([[5, 6, 7], [8]]).ids.tolist()
-    [[5, 6, 7], [0, 0, 8]]
-    """
-    longest = max(map(len, rows))
-    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows])  # [batch, pos]
-    if all(len(row) == longest for row in rows):
-        return Inputs(ids)
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])  # [batch, pos]
-    return Inputs(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0))
 
 
 class _Bench:
