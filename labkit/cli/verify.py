@@ -114,11 +114,13 @@ def _stage_count(folder: Path | None) -> int:
 def _certify(report: "Report", folder: Path | None, target: Path | None) -> dict[str, str | None]:
     """Write the certificate where one is wanted; the shortest prompt for each mistake that could not have shown."""
     from labkit.load import embedded
-    from labkit.verification.certificate import certify
+    from labkit.verification.certificate import certify, shortest_prompts
 
-    certificate = certify(report, folder or embedded())
-    if target is not None:
-        write_json(certificate, str(target))
+    place = folder or embedded()
+    if target is None:
+        return shortest_prompts(place, report.coverage.unseen if report.coverage else ())
+    certificate = certify(report, place)
+    write_json(certificate, str(target))
     unseen: dict[str, str | None] = certificate["coverage"]["unseen"]
     return unseen
 
