@@ -1,6 +1,7 @@
 # make lab      install, verify the embedded checkpoint, open JupyterLab on notebooks/
 # make verify   install and verify; ends by itself
 # make test     install and run every check, every test and every notebook
+# make help     what else there is
 #
 # A finished .venv is used again; it is made anew only when a requirements file or pyproject.toml changed.
 
@@ -11,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: lab verify test test-slow lint notebooks format fuzz clean
+.PHONY: lab verify test test-slow lint notebooks format fuzz clean help
 
 # Ctrl-C is how the lab ends, so it is no error: the trap keeps the shell until labkit has stopped JupyterLab.
 lab: verify
@@ -19,6 +20,18 @@ lab: verify
 
 verify: $(READY)
 	$(BIN)/labkit verify
+	@echo "The command is $(BIN)/labkit; after \`. $(BIN)/activate\` it is labkit alone"
+
+help:
+	@echo "make lab        install, verify the embedded checkpoint, open JupyterLab on notebooks/"
+	@echo "make verify     install and verify the embedded checkpoint"
+	@echo "make test       install, run every check, every test that fits in minutes, every notebook"
+	@echo "make test-slow  the same with every test"
+	@echo "make lint       formatting, style, types and the directions of imports"
+	@echo "make notebooks  run every notebook and compare it with what is saved"
+	@echo "make format     format the code and mend what can be mended"
+	@echo "make fuzz       fuzz the safetensors reader (needs atheris)"
+	@echo "make clean      remove $(VENV) and every cache"
 
 test: lint
 	$(PYTEST) -m "not slow"

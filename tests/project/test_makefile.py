@@ -71,3 +71,20 @@ def test_an_installation_says_what_it_does_and_how_large_it_is(root: Path) -> No
     command = ["make", "--dry-run", "VENV=absent", "verify"]
     done = subprocess.run(command, cwd=root, env=ALONE, capture_output=True, text=True, check=True)
     assert "Installing labkit and all it needs into absent: 1.8 GB" in done.stdout
+
+
+def test_verify_ends_with_how_to_call_the_command(root: Path, tmp_path: Path) -> None:
+    folder = installed(tmp_path, root, 0)
+    done = subprocess.run(["make", "verify"], cwd=folder, env=ALONE, capture_output=True, text=True, check=True)
+    last = done.stdout.splitlines()[-1]
+    assert last == "The command is .venv/bin/labkit; after `. .venv/bin/activate` it is labkit alone"
+    readme = (root / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    for call in (".venv/bin/labkit", ". .venv/bin/activate", r".venv\Scripts\labkit", r".venv\Scripts\activate"):
+        assert f"`{call}`" in readme
+
+
+def test_help_names_every_target(root: Path) -> None:
+    done = subprocess.run(["make", "help"], cwd=root, env=ALONE, capture_output=True, text=True, check=True)
+    told = {line.split()[1] for line in done.stdout.splitlines()}
+    (phony,) = [line for line in (root / "Makefile").read_text().splitlines() if line.startswith(".PHONY:")]
+    assert told == {*phony.split()[1:]} - {"help"}
