@@ -37,10 +37,15 @@ class Chooser:
             device = model.device
             self._generators = [torch.Generator(device=device).manual_seed(self.seed + row) for row in range(batch)]
 
-    def choose(self, logits: Tensor, rows: Sequence[Sequence[int]], *, new: int) -> list[int]:
-        """The next id of each row: logits [batch, vocab], ``rows`` all ids so far, ``new`` of them generated."""
+    def choose(
+        self, logits: Tensor, rows: Sequence[Sequence[int]], *, new: int, read: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """The next id of each row: logits [batch, vocab], ``rows`` all ids so far, ``new`` of them generated.
+
+        ``read`` is what the logits were computed from: the rows, or where a window slid their ends.
+        """
         if not math.isfinite(float(logits.sum(dtype=torch.float32))):
-            self._refuse_nonfinite(logits, rows)
+            self._refuse_nonfinite(logits, read)
         settings = self._settings
         if settings.plain or (
             not settings.sampled and settings.repetition_penalty == 1.0 and new >= settings.min_tokens
@@ -53,11 +58,11 @@ class Chooser:
             chosen.append(draw(row, self._generators[number]) if settings.sampled else int(row.argmax()))
         return chosen
 
-    def _refuse_nonfinite(self, logits: Tensor, rows: Sequence[Sequence[int]]) -> None:
+    def _refuse_nonfinite(self, logits: Tensor, read: Sequence[Sequence[int]]) -> None:
         bad = ~torch.isfinite(logits)  # [batch, vocab]
         if not bool(bad.any()):
             return  # the sum overflowed, the logits are all there
-        ids, padding = pad_left(rows, self._model.device)  # [batch, pos], [batch]
+        ids, padding = pad_left(read, self._model.device)  # [batch, pos], [batch]
         mask = None
         if padding is not None:
             mask = (torch.arange(ids.shape[1], device=ids.device) >= padding[:, None]).long()  # [batch, pos]

@@ -12,7 +12,7 @@ from labkit.generation.choose import Chooser
 from labkit.generation.decoder import Decoder, FastDecoder, WholeText
 from labkit.generation.graph import GraphDecoder
 from labkit.generation.lookup import Lookup
-from labkit.generation.reading import PassByPass, Source
+from labkit.generation.reading import PassByPass, Reader, Source
 from labkit.generation.settings import Settings
 from labkit.model import GPT2
 
@@ -55,11 +55,12 @@ class Continuation:
         self._chooser = Chooser(model, settings, batch=len(prompts))
         capacity = max(longest, longest + settings.tokens - 1)
         decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached, lookup=lookup)
+        reader = Reader(model, decoder, self.notes.append, running=self.running)
         self.source: Source
         if lookup:
-            self.source = Lookup(model, _for_lookup(decoder, prompts, settings), self._chooser, self.notes.append)
+            self.source = Lookup(model, _for_lookup(decoder, prompts, settings), reader, self._chooser)
         else:
-            self.source = PassByPass(model, decoder, self._chooser, self.notes.append)
+            self.source = PassByPass(reader, self._chooser)
 
     @property
     def seed(self) -> int | None:

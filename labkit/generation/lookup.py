@@ -12,14 +12,14 @@ exactly as plain greedy decoding reads them, and the id is taken from that.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from labkit.generation.choose import Chooser
 from labkit.generation.decoder import FastDecoder
-from labkit.generation.reading import Rows, read_newest
+from labkit.generation.reading import Reader, Rows
 from labkit.model import GPT2
 
 LONGEST_DRAFT = 15
@@ -89,11 +89,11 @@ class Lookup:
     positions that were read again singly.
     """
 
-    def __init__(self, model: GPT2, decoder: FastDecoder, chooser: Chooser, note: Callable[[str], None]) -> None:
+    def __init__(self, model: GPT2, decoder: FastDecoder, reader: Reader, chooser: Chooser) -> None:
         self._model = model
         self._decoder = decoder
+        self._reader = reader
         self._chooser = chooser
-        self._note = note
         self._index = NgramIndex()
         self._ready: deque[int] = deque()
         self._single = 0  # so many positions of the cache hold what plain greedy decoding would hold, bit for bit
@@ -134,16 +134,19 @@ class Lookup:
     def _read_one(self, row: Sequence[int], new: int) -> list[int]:
         decoder, began = self._decoder, time.perf_counter()
         before = decoder.length
-        logits = read_newest(self._model, decoder, [row], new, self._note)  # [1, vocab]
+        logits = self._reader.read_newest([row], new=new)  # [1, vocab]
         if decoder.length != before + 1:  # the whole text was read, as plain decoding does
             self._single = decoder.length
-            return self._chooser.choose(logits, [row], new=new)
+            return self._choose(logits, row, new)
         if self._single == before:
             self._single += 1
             self._step_seconds = min(self._step_seconds, time.perf_counter() - began)
         elif not self._certain(logits)[0]:
             logits = self._read_again(row, decoder.length)  # [1, vocab]
-        return self._chooser.choose(logits, [row], new=new)
+        return self._choose(logits, row, new)
+
+    def _choose(self, logits: Tensor, row: Sequence[int], new: int) -> list[int]:
+        return self._chooser.choose(logits, [row], new=new, read=self._reader.windows([row]))
 
     def _read_draft(self, row: Sequence[int], draft: list[int], new: int) -> list[int]:
         decoder, began = self._decoder, time.perf_counter()
@@ -160,7 +163,7 @@ class Lookup:
                 exact = self._read_again(text, before + place + 1)  # [1, vocab]
                 self._learn_noise(here, exact)
                 here = exact  # [1, vocab]
-            chosen += self._chooser.choose(here, [text], new=new + place)
+            chosen += self._choose(here, text, new + place)
             if chosen[-1] != expected:
                 break
             text.append(chosen[-1])

@@ -4,6 +4,7 @@ In: all ids so far. Out: the next id of each row. ``Lookup`` (lookup.py) is the 
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import torch
@@ -23,34 +24,57 @@ class Source(Protocol):
         """The next id of each row, ``new`` ids of each having been generated."""
 
 
+class Reader:
+    """What of each row the model reads: all of it, until the row is longer than n_positions.
+
+    A row slides when it is full itself, whatever stands beside it: then the second half of n_positions is read again
+    from position 0, and ``note`` is told. Rows that are not ``running`` any more take part with their last id alone.
+    """
+
+    def __init__(
+        self, model: GPT2, decoder: Decoder, note: Callable[[str], None], *, running: AbstractSet[int]
+    ) -> None:
+        self._limit = model.config.n_positions
+        self._device = model.device
+        self._decoder = decoder
+        self._note = note
+        self._running = running
+        self._begins: list[int] = []  # where each row's window begins
+
+    def read_newest(self, rows: Rows, *, new: int) -> Tensor:
+        """Logits [batch, vocab] after the rows' last ids: one step, or whole windows where nothing is read or fits."""
+        if self._decoder.length and self._decoder.length < self._limit:
+            return self._decoder.step(torch.tensor([row[-1] for row in rows], device=self._device))  # [batch, vocab]
+        self._begins = self._begins or [0] * len(rows)
+        for number, row in enumerate(rows):
+            if number not in self._running:
+                self._begins[number] = len(row) - 1
+            elif len(row) - self._begins[number] > self._limit:
+                self._slide(number, row, new, several=len(rows) > 1)
+        return self._decoder.prefill(self.windows(rows))  # [batch, vocab]
+
+    def windows(self, rows: Rows) -> list[Sequence[int]]:
+        """The ids of each row that logits come from."""
+        return [row[begin:] for row, begin in zip(rows, self._begins, strict=True)]
+
+    def _slide(self, number: int, row: Sequence[int], new: int, *, several: bool) -> None:
+        keep = max(1, self._limit // 2)
+        self._begins[number] = len(row) - keep
+        whose = f"the window of prompt {number}" if several else "the window"
+        self._note(f"at new token {new} {whose} slid: the last {keep} tokens are read from position 0")
+
+
 class PassByPass:
     """Reads the newest ids, chooses from the logits; a break between the two repeats nothing."""
 
-    def __init__(self, model: GPT2, decoder: Decoder, chooser: Chooser, note: Callable[[str], None]) -> None:
-        self._model = model
-        self._decoder = decoder
+    def __init__(self, reader: Reader, chooser: Chooser) -> None:
+        self._reader = reader
         self._chooser = chooser
-        self._note = note
         self._logits: Tensor | None = None
 
     def next_ids(self, rows: Rows, *, new: int) -> list[int]:
         if self._logits is None:
-            self._logits = read_newest(self._model, self._decoder, rows, new, self._note)  # [batch, vocab]
-        ids = self._chooser.choose(self._logits, rows, new=new)
+            self._logits = self._reader.read_newest(rows, new=new)  # [batch, vocab]
+        ids = self._chooser.choose(self._logits, rows, new=new, read=self._reader.windows(rows))
         self._logits = None
         return ids
-
-
-def read_newest(model: GPT2, decoder: Decoder, rows: Rows, new: int, note: Callable[[str], None]) -> Tensor:
-    """Logits [batch, vocab] after the rows' last ids: one step, or the whole text where nothing is read or fits.
-
-    Past n_positions the second half of the window is read again from position 0, and ``note`` is told.
-    """
-    limit = model.config.n_positions
-    if decoder.length and decoder.length < limit:
-        return decoder.step(torch.tensor([row[-1] for row in rows], device=model.device))  # [batch, vocab]
-    longest = max(map(len, rows))
-    keep = limit if longest <= limit else max(1, limit // 2)
-    if longest > keep:
-        note(f"at new token {new} the window slid: the last {keep} tokens are read from position 0")
-    return decoder.prefill([row[-keep:] for row in rows])  # [batch, vocab]

@@ -1,12 +1,14 @@
 """Streams: whole characters, stop strings and ids, batches, breaks, seeds, the window, logits that are not finite."""
 
 import itertools
+import random
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labkit.errors import ArgumentError, ArgumentTypeError, NonFiniteError, OutOfRangeError, UnknownNameError
@@ -17,6 +19,7 @@ from labkit.load import load_gpt2
 from labkit.model import GPT2
 from labkit.tokenizer import Tokenizer
 from tests.generation.conftest import TEXT
+from tests.oracles.random_checkpoint import write
 
 NEVER = [256]
 """A stop id that the tests' models do not say before their time."""
@@ -155,6 +158,58 @@ def test_the_window_slides_when_asked_and_says_so(random_model: GPT2, cache: boo
         generate(random_model, prompt, tokens=40)
     long = generate(random_model, [1] * 100, tokens=2, window="slide")
     assert long.notes == ("at new token 0 the window slid: the last 32 tokens are read from position 0",)
+
+
+@pytest.fixture(scope="module")
+def short_model(tmp_path_factory: pytest.TempPathFactory) -> GPT2:
+    """A random model of 32 positions."""
+    folder = tmp_path_factory.mktemp("short")
+    write(folder, seed=3, tie_word_embeddings=False)
+    return load_gpt2(folder)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 70), min_size=2, max_size=4),
+    tokens=st.integers(1, 40),
+    cache=st.booleans(),
+    stop_ids=st.lists(st.integers(1, 96), max_size=2),
+    seed=st.integers(0, 1000),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+@example(lengths=[40, 20], tokens=3, cache=True, stop_ids=[], seed=0, temperature=0.0)
+@example(lengths=[31, 5, 20], tokens=40, cache=False, stop_ids=[], seed=0, temperature=0.0)
+def test_each_row_of_a_batch_slides_when_it_is_full_itself(
+    short_model: GPT2,
+    lengths: list[int],
+    tokens: int,
+    cache: bool,  # noqa: FBT001
+    stop_ids: list[int],
+    seed: int,
+    temperature: float,
+) -> None:
+    draws = random.Random(seed)
+    prompts = [[draws.randrange(1, 97) for _ in range(length)] for length in lengths]
+    options: dict[str, Any] = {"tokens": tokens, "cache": cache, "stop_ids": stop_ids, "window": "slide"}
+    options |= {"temperature": temperature} if temperature else {}
+    seeds = [{"seed": seed + number} if temperature else {} for number in range(len(prompts))]
+    together = generate_batch(short_model, prompts, **options, **seeds[0])
+    alone = [generate(short_model, prompt, **options, **its) for prompt, its in zip(prompts, seeds, strict=True)]
+    assert [each.ids for each in together] == [each.ids for each in alone]
+    slid = {
+        note.replace("the window", f"the window of prompt {number}")
+        for number, each in enumerate(alone)
+        for note in each.notes
+        if "slid" in note
+    }
+    assert {note for note in together[0].notes if "slid" in note} == slid
+
+
+def test_logits_that_are_not_finite_are_told_after_a_slide_too(short_model: GPT2) -> None:
+    bad = {name: value.clone() for name, value in short_model.parameters_by_name.items()}
+    bad["wpe.weight"][20, 3] = float("nan")  # read again only when the window has slid and grown
+    model = GPT2(short_model.config, bad)
+    with pytest.raises(NonFiniteError, match="wpe: the first tap that is not finite"):
+        generate(model, [1] * 60, tokens=20, window="slide")
 
 
 def test_a_break_leaves_model_and_result_usable(random_model: GPT2) -> None:
