@@ -10,7 +10,7 @@ from typing import Literal
 from labkit.errors import ArgumentError, OutOfRangeError, UnknownNameError
 from labkit.generation.choose import Chooser
 from labkit.generation.decoder import Decoder, FastDecoder, WholeText
-from labkit.generation.graph import GraphDecoder
+from labkit.generation.graph import GraphDecoder, rest, take
 from labkit.generation.lookup import Lookup
 from labkit.generation.reading import PassByPass, Reader, Source
 from labkit.generation.settings import Settings
@@ -55,6 +55,7 @@ class Continuation:
         self._chooser = Chooser(model, settings, batch=len(prompts))
         capacity = max(longest, longest + settings.tokens - 1)
         decoder = make_decoder(model, batch=len(prompts), capacity=capacity, cached=cached, lookup=lookup)
+        self._model, self._decoder = model, decoder if isinstance(decoder, GraphDecoder) else None
         reader = Reader(model, decoder, self.notes.append, running=self.running)
         self.source: Source
         if lookup:
@@ -78,11 +79,19 @@ class Continuation:
         grown = {number: ids[number] for number in sorted(self.running)}
         if self.new >= self._settings.min_tokens:
             self.running -= {number for number, token in grown.items() if token in self._settings.stop_ids}
+        self._rest_if_over()
         return grown
 
     def stop(self, number: int) -> None:
         """End a row for a reason that its ids do not show."""
         self.running.discard(number)
+        self._rest_if_over()
+
+    def _rest_if_over(self) -> None:
+        over = not self.running or self.new >= self._settings.tokens
+        if over and self._decoder is not None:
+            rest(self._model, self._decoder)
+            self._decoder = None
 
 
 def make_decoder(model: GPT2, *, batch: int, capacity: int, cached: bool, lookup: bool) -> Decoder:
@@ -90,7 +99,7 @@ def make_decoder(model: GPT2, *, batch: int, capacity: int, cached: bool, lookup
     if not cached or not model.faithful:
         return WholeText(model)
     if model.device.type == "cuda" and not lookup:
-        return GraphDecoder(model, batch=batch, capacity=capacity)
+        return take(model, batch=batch, capacity=capacity)
     return FastDecoder(model, batch=batch, capacity=capacity, drafts=lookup)
 
 

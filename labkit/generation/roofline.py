@@ -16,7 +16,9 @@ from labkit.model import GPT2
 
 READ_NBYTES = 512 * 2**20
 """Bytes read to measure the speed of memory: many times any processor's cache."""
-
+ROUNDS_NBYTES = {"cpu": READ_NBYTES // 8, "cuda": 8 * READ_NBYTES, "mps": 8 * READ_NBYTES}
+"""Bytes read between two looks at the clock: a GPU reads so fast that fewer would time the wait for it."""
+MOST_ROUNDS = 1000
 
 Clock = Callable[[], float]
 """time.perf_counter, or time.process_time: processor time, which other programs disturb less, of one thread."""
@@ -134,7 +136,7 @@ def read_bandwidth(
     rows = max(1, nbytes // (4 * WIDTH))
     table = torch.ones(rows, WIDTH, device=device)  # [rows, width]
     long, wide = torch.ones(rows, device=device), torch.ones(WIDTH, device=device)  # [rows], [width]
-    rounds = max(1, READ_NBYTES // 8 // table.nbytes)
+    rounds = max(1, min(MOST_ROUNDS, ROUNDS_NBYTES[device.type] // table.nbytes))
     seconds = [
         seconds_of(read, device, rounds=rounds, clock=clock) / rounds
         for _ in range(repeats)

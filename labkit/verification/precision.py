@@ -6,6 +6,8 @@ K u |x|.|W| is hundreds of times too loose at K = 768. The two factors below sca
 measured floor; `labkit.verification.calibration` fits them and states how often a clean run would be accused.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -68,3 +70,25 @@ class Precision:
             str(d).removeprefix("torch.") for d in (self.compute, self.accumulate, self.weight)
         )
         return compute if compute == accumulate == weight else f"{compute} (sums {accumulate}, weights {weight})"
+
+
+SHORT_SUMS = (
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+"""torch's switches that let CUDA round a product's partial sums to its operands' dtype; two of the three are on."""
+
+
+@contextmanager
+def sums_in_float32() -> Iterator[None]:
+    """While it is on, CUDA adds up products of short dtypes in float32 throughout, as ``Precision.of`` declares."""
+    switches = torch.backends.cuda.matmul
+    before = {name: getattr(switches, name) for name in SHORT_SUMS}
+    try:
+        for name in SHORT_SUMS:
+            setattr(switches, name, False)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(switches, name, value)

@@ -21,7 +21,7 @@ from labkit.model import GPT2, Operations
 from labkit.model.taps import match_taps, tap_names
 from labkit.verification.chain import Inputs
 from labkit.verification.faults import parse_fault
-from labkit.verification.precision import Precision, dtype_named
+from labkit.verification.precision import Precision, dtype_named, sums_in_float32
 from labkit.verification.prompts import check_room, choose_prompts, require_count
 from labkit.verification.reference import capture, load_reference, new_cache
 from labkit.verification.trace import TraceMetadata
@@ -177,6 +177,7 @@ def _passes(run: Runner, inputs: Inputs, wanted: tuple[str, ...], steps: int) ->
 def _labkit_runner(model: GPT2, wanted: tuple[str, ...], *, batch: int, capacity: int) -> Runner:
     cache = KVCache(model.config, capacity=capacity, batch=batch, dtype=model.dtype, device=model.device)
 
+    @sums_in_float32()
     def run(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> dict[str, Tensor]:
         done = model.run(
             ids.to(model.device), taps=[*wanted, "logits"], attention_mask=mask, position_ids=positions, cache=cache
@@ -194,6 +195,7 @@ def _hf_runner(path: Path, config: GPT2Config, compute: torch.dtype, device: str
     model = load_reference(path, dtype=compute, weight_dtype=compute, config=config).to(device)
     cache = new_cache(model)
 
+    @sums_in_float32()
     def run(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> dict[str, Tensor]:
         taps: dict[str, Tensor] = {}
 

@@ -15,7 +15,7 @@ from labkit.verification.chain import Inputs
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
 from labkit.verification.faults import Fault, parse_fault
-from labkit.verification.precision import Precision, dtype_named
+from labkit.verification.precision import Precision, dtype_named, sums_in_float32
 from labkit.verification.prompts import Prompt, check_room, choose_prompts
 from labkit.verification.replay import merge_findings
 from labkit.verification.report import Report
@@ -123,6 +123,7 @@ def _unseen(plant: str, effect: float, where: str) -> str:
 def engine_forward(model: GPT2, rows: Tensor) -> Forward:
     """labkit's own forward on ids [batch, pos], handing over each tap as it is computed."""
 
+    @sums_in_float32()
     def run(record: Callable[[str, Tensor], None]) -> None:
         def keep(name: str) -> Callable[[Tensor], Tensor]:
             def note(value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The graph's step without a capture equals the lean step; on a GPU, with it, everything again."""
+"""The graph's step without a capture equals the lean step (test_cuda.py: with one)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,17 +7,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.generation import generate, generate_batch, greedy
 from labkit.generation.decoder import FastDecoder
-from labkit.generation.graph import GraphDecoder
+from labkit.generation.graph import GraphDecoder, rest, take
 from labkit.load import load_gpt2
 from labkit.model import GPT2
 from tests.generation.test_decoder import worst
 
 PROMPTS = [[5], [42, 0, 7, 250, 11], [0, 5, 17, 3, 99, 42, 7, 250]]
-
-no_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-no_mps = pytest.mark.skipif(not torch.backends.mps.is_available(), reason="no MPS device")
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[1:2]], ids=["padded", "single"])
@@ -71,33 +67,21 @@ def test_the_place_follows_the_position_on_the_device(random_model: GPT2) -> Non
     assert changed.nonzero().flatten().tolist() == [3]
 
 
-@pytest.mark.gpu
-@no_cuda
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_cuda_equals_cpu(random_folder: Path, dtype: torch.dtype) -> None:
-    on_gpu = load_gpt2(random_folder, device="cuda", dtype=dtype)
-    on_cpu = load_gpt2(random_folder, dtype=dtype)
-    allowed = {torch.float32: 1e-5, torch.bfloat16: 0.06, torch.float16: 8e-3}[dtype]
-    ours, theirs = GraphDecoder(on_gpu, batch=3), FastDecoder(on_cpu, batch=3)
-    assert worst(ours.prefill(PROMPTS).cpu(), theirs.prefill(PROMPTS)) < allowed
-    for token in range(50):
-        ids = torch.tensor([(token * 7 + row) % 257 for row in range(3)])
-        assert worst(ours.step(ids.cuda()).cpu(), theirs.step(ids)) < allowed
-    if dtype == torch.float32:
-        assert not torch.backends.cuda.matmul.allow_tf32
-        assert greedy(on_gpu, PROMPTS[1], 40) == greedy(on_cpu, PROMPTS[1], 40)
+def test_a_decoder_at_rest_serves_the_next_text_that_it_fits(random_folder: Path) -> None:
+    model, other = load_gpt2(random_folder), load_gpt2(random_folder)
+    single, rows = (take(model, batch=batch, capacity=20) for batch in (1, 3))
+    rest(model, single)
+    assert take(other, batch=1, capacity=20) is not single
+    assert take(model, batch=2, capacity=20) is not single
+    rest(model, rows)
+    assert take(model, batch=1, capacity=64) is single
+    assert take(model, batch=1, capacity=20) is not single  # it is in use
+    assert take(model, batch=3, capacity=20) is rows
 
 
-@pytest.mark.gpu
-@no_cuda
-def test_seeds_repeat_on_cuda(random_folder: Path) -> None:
-    model = load_gpt2(random_folder, device="cuda")
-    first, again = (generate_batch(model, PROMPTS, tokens=20, temperature=1.0, seed=3) for _ in range(2))
-    assert [each.ids for each in first] == [each.ids for each in again]
-
-
-@pytest.mark.gpu
-@no_mps
-def test_mps_equals_cpu(random_folder: Path) -> None:
-    on_mps, on_cpu = load_gpt2(random_folder, device="mps"), load_gpt2(random_folder)
-    assert generate(on_mps, [1, 2, 3], tokens=20).ids == generate(on_cpu, [1, 2, 3], tokens=20).ids
+def test_a_decoder_at_rest_is_not_used_for_changed_parameters(random_folder: Path) -> None:
+    model = load_gpt2(random_folder, mode="owned")
+    decoder = take(model, batch=1, capacity=20)
+    rest(model, decoder)
+    model.parameters_by_name["wte.weight"].mul_(2)
+    assert take(model, batch=1, capacity=20) is not decoder
