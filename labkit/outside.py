@@ -49,6 +49,24 @@ def path_of(given: object, where: str = "path") -> Path:
     return Path(name)
 
 
+def refuse_bytes(*given: object, where: str) -> None:
+    """Raise ``ArgumentTypeError`` where one is bytes: a text is a str, and ids are no bytes of a text.
+
+    >>> refuse_bytes([1, 2], "a text", where="prompts")
+    >>> refuse_bytes("a text", b"a text", where="prompts")
+    Traceback (most recent call last):
+    labkit.errors.ArgumentTypeError: prompts: bytes are neither a text nor ids (got bytes); decode them to a str, ...
+    """
+    for each in given:
+        if isinstance(each, bytes | bytearray | memoryview):
+            raise ArgumentTypeError(
+                "bytes are neither a text nor ids",
+                where=where,
+                got=type(each).__name__,
+                fix="decode them to a str, or give ids as a list of whole numbers",
+            )
+
+
 def read_regular(path: str | os.PathLike[str], *, what: str = "file", cap_nbytes: int | None = SMALL_NBYTES) -> bytes:
     """The bytes of a regular file of at most ``cap_nbytes`` (None: of any size); ``what`` names it in errors.
 

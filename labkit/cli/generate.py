@@ -1,26 +1,31 @@
 """``labkit generate``: text on standard output as it comes, everything about it on standard error."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from labkit.cli.bench import bench
-from labkit.cli.console import progress, show_record, show_text, write_json
+from labkit.cli.console import progress, show_record, show_text, tell, write_json
+from labkit.cli.options import OPTIONS
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
 from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
 from labkit.outside import read_regular, safe
 from labkit.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
-    from labkit.generation import Generation, Stream
+    from labkit.generation import Stream
     from labkit.generation.roofline import Roofline
     from labkit.model import GPT2
+
+MOST_LISTED = 10
+"""Numbers of blank lines that a note names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +66,8 @@ def generate(
     benchmark: Annotated[bool, typer.Option(help="Measure tokens/s beside transformers instead.")] = False,
 ) -> int:
     """Go on with a text: exit 0, or 2 where the input cannot be used."""
-    prompts = read_prompts(prompt, batch_file, ids)
+    given = read_prompts(prompt, batch_file, ids, needed=not benchmark)
+    prompts = [each.value for each in given]
     with progress() as say:
         say("loading the model")
         import torch
@@ -89,27 +95,36 @@ def generate(
             "window": window,
             "lookup": lookup,
         }
-        run = stream_batch(network, prompts, **options)
         if benchmark:
             from labkit.bench.generate import bench_generate as measure
 
+            unused = {**options, "tokens": None, "cache": None, "no_cache": not cache, "window": window != "refuse"}
+            unused |= {"dtype": dtype != "float32", "threads": threads, "further prompts": prompts[1:]}
+            tell(_unmeasured(unused))
             folder = model or network.load_report.folder
-            first = run.results()[0].prompt_ids
+            first = stream_batch(network, prompts, **options).results()[0].prompt_ids if prompts else None
             return _show_bench(measure(folder, device=device, tokens=tokens or 48, prompt=first, say=say), json)
+        run = stream_batch(network, prompts, **options)
+    together = batch_file is not None or len(prompts) > 1
+    if batch_file is not None:
+        tell(_blank_lines(batch_file, given))
     try:
-        if json == "-" or len(prompts) > 1:
+        if json == "-" or together:
             with progress() as say:
                 for count, _ in enumerate(run.steps(), start=1):
                     say(f"{counted(count, 'token')} of each prompt, {run.tokens_per_second:.1f} tokens/s")
         else:
             _show(run)
     finally:
-        if json != "-" and len(prompts) > 1:
-            for result in run.results():
-                show_text(f"{result}\n")
+        if json != "-" and together:
+            for each, result in zip(given, run.results(), strict=True):
+                show_text(f"==> {each.place} <==\n{result}\n")
         _tell(network, run)
     if json is not None:
-        write_json([generation_json(each) for each in run.results()], json)
+        from dataclasses import asdict
+
+        rows = zip(given, run.results(), strict=True)
+        write_json([{**asdict(result), "line": each.line} for each, result in rows], json)
     return 0
 
 
@@ -187,36 +202,72 @@ def _show_bench(results: "Sequence[Roofline]", json: str | None) -> int:
     return max(each.return_code for each in results)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A text or a row of ids to go on with, and the place it was given at."""
+
+    value: str | list[int]
+    place: str = "prompt"
+    line: int | None = None  # of the batch file, counted from 1
+
+
 def read_prompts(
-    prompt: str | None, batch_file: Path | None, ids: "Sequence[str] | None" = None
-) -> list[str] | list[list[int]]:
-    """The prompt, standard input where it is ``-``, the lines of the file, or rows of ids."""
+    prompt: str | None, batch_file: Path | None, ids: "Sequence[str] | None" = None, *, needed: bool = True
+) -> list[Prompt]:
+    """The prompt, standard input where it is ``-``, the lines of the file, or rows of ids; none unless ``needed``."""
     given = [
         name
         for name, value in (("a prompt", prompt), ("--batch-file", batch_file), ("--ids", ids or None))
         if value is not None
     ]
+    if not given and not needed:
+        return []
     if len(given) != 1:
         raise ArgumentError(
             f"{' and '.join(given)} were both given" if given else "no prompt",
             fix='give one: labkit generate "It is a truth", labkit generate - < FILE, --batch-file FILE, or --ids 1,2,3',
         )
     if ids:
-        return [parse_ids(row) for row in ids]
-    return [_read_text(prompt)] if prompt is not None else _read_lines(batch_file)
+        return [Prompt(value=parse_ids(row), place=f"row {number}") for number, row in enumerate(ids, 1)]
+    return [Prompt(value=_read_text(prompt))] if prompt is not None else _read_lines(batch_file)
 
 
-def _read_lines(path: Path | None) -> list[str]:
+def _read_lines(path: Path | None) -> list[Prompt]:
     assert path is not None
     try:
         text = read_regular(path, what="file of prompts").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileAccessError("the prompts cannot be read", where=path, got=error) from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]  # other ends of lines are characters of a prompt
-    prompts = [line for line in lines if line.strip()]
+    prompts = [
+        Prompt(value=line, place=f"line {number}", line=number) for number, line in enumerate(lines, 1) if line.strip()
+    ]
     if not prompts:
         raise ArgumentError("the file holds no prompt", where=path, expected="a prompt a line")
     return prompts
+
+
+def _blank_lines(path: Path, given: "Sequence[Prompt]") -> list[str]:
+    """What to say of the lines between prompts, and before them, that hold none."""
+    numbers = {each.line for each in given}
+    blank = [str(number) for number in range(1, max(number or 0 for number in numbers)) if number not in numbers]
+    if not blank:
+        return []
+    lines = f"line {blank[0]} is" if len(blank) == 1 else f"lines {_listed(blank)} are"
+    return [f"{path}: {lines} blank and no prompt; results are numbered by line"]
+
+
+def _listed(words: "Sequence[str]") -> str:
+    more = f" and {len(words) - MOST_LISTED} more" if len(words) > MOST_LISTED else ""
+    return ", ".join(words[:MOST_LISTED]) + more
+
+
+def _unmeasured(options: "Mapping[str, Any]") -> list[str]:
+    """What to say of options that the benchmark does not heed: it decodes greedily in every dtype, in ways of its own."""
+    given = [name for name, value in options.items() if value]
+    idle = [name if " " in name else OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in given]
+    told = "the benchmark decodes greedily, with the cache and without, with look-up and in every dtype"
+    return [f"without effect beside --benchmark: {', '.join(idle)}, because {told}"] if idle else []
 
 
 def _read_text(text: str) -> str:
@@ -227,13 +278,6 @@ def _read_text(text: str) -> str:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ArgumentError("standard input is not UTF-8", where=f"byte {error.start}") from error
-
-
-def generation_json(result: "Generation") -> dict[str, Any]:
-    """A result as plain values."""
-    from dataclasses import asdict
-
-    return {**asdict(result), "tokens_per_second": result.tokens_per_second}
 
 
 def _show(run: "Stream") -> None:
@@ -256,8 +300,7 @@ def _tell(network: "GPT2", run: "Stream") -> None:
 
         place += f", TF32 {'on' if torch.backends.cuda.matmul.allow_tf32 else 'off'}"
     lines = [f"{counted(count, 'token')} in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s, {place}"]
-    fresh = results[0].seed is not None and run.sourced.settings.seed is None
-    lines.append(f"settings: {run.sourced}" + (f", seed {results[0].seed} (fresh)" if fresh else ""))
+    lines.append(f"settings: {run.sourced}")
     ended = {each.stopped_by for each in results} - {"tokens"}
     lines += [f"ended by {', '.join(sorted(ended))}"] if ended else []
     for line in (*lines, *run.notes):

@@ -10,7 +10,7 @@ from labkit import __version__
 from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.cli.entry import Stopped
-from labkit.cli.options import told
+from labkit.cli.options import told, told_usage
 from labkit.cli.places import placed
 from labkit.cli.streams import ReaderGoneError
 from labkit.errors import LabkitError
@@ -79,9 +79,8 @@ def run(arguments: list[str]) -> int:
         complain(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
         return 2
     except Exception as error:
-        show = getattr(error, "format_message", None)  # click's usage errors know their own text
-        if show is not None:
-            message = str(show())  # none where the help was shown in place of a missing command
+        if hasattr(error, "format_message"):  # the parser's
+            message = told_usage(error)
             if message:
                 complain(message)
             return 2

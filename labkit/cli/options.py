@@ -1,8 +1,13 @@
-"""Errors of the library, told in the words of the command line: its options in place of Python's arguments."""
+"""Errors told in the words of the command line: the library's, and mistakes in calling a command."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from labkit.errors import LabkitError
+from labkit.errors import ArgumentError, LabkitError
+from labkit.outside import shown
+
+LONGEST = 200
+"""Characters of the parser's own words that are shown: it repeats every argument, as a pattern of many files gives them."""
 
 OPTIONS: Mapping[str, str] = {
     "stop_ids": "--stop-id",
@@ -18,6 +23,9 @@ OPTIONS: Mapping[str, str] = {
 
 PHRASES: Mapping[str, str] = {
     "pass tokenizer=, or give the prompt as ids": "give --ids in place of the text",
+    "encode the text with this checkpoint's own tokenizer": (
+        "ids of a checkpoint come from its own vocabulary: `labkit encode -t FOLDER`, FOLDER being the checkpoint's"
+    ),
     'pass window="slide" (--window slide)': "add --window slide",
     "leave out temperature, repetition_penalty, min_tokens, further prompts and cache=False, or lookup": (
         "leave out --temperature, --repetition-penalty, --min-tokens, further prompts and --no-cache, or --lookup"
@@ -44,3 +52,26 @@ def told(error: LabkitError) -> str:
     for phrase, options in PHRASES.items():
         error.fix = error.fix and error.fix.replace(phrase, options)
     return str(error)
+
+
+def told_usage(error: Any) -> str:
+    """The line of a mistake in calling a command, from the parser's exception; empty where the help was shown instead."""
+    message = str(error.format_message())
+    if not message:
+        return ""
+    why = getattr(error.__cause__ or error.__context__, "errors", None)  # typer reads values with pydantic
+    if why is not None:
+        message = _told_value("/".join(error.param.opts), why()[0])
+    elif len(message) > LONGEST:
+        message = f"{message[:LONGEST]} ... ({len(message):,} characters)"
+    path = error.ctx.command_path if error.ctx is not None else "labkit"
+    return f"{message.rstrip('.')}; `{path} --help` says what it takes"
+
+
+def _told_value(where: str, why: Mapping[str, Any]) -> str:
+    limits = why.get("ctx", {})
+    expected = f"{limits['ge']} or more" if "ge" in limits else f"at most {limits['le']}" if "le" in limits else None
+    kinds = {"int_parsing": "not a whole number", "float_parsing": "not a number"}
+    what = "out of range" if expected else kinds.get(why["type"], why["msg"].removeprefix("Value error, ").rstrip("."))
+    got = None if what.startswith(repr(why["input"])) else shown(why["input"])
+    return str(ArgumentError(what, where=where, expected=expected, got=got))

@@ -18,6 +18,7 @@ from labkit.generation.continuation import check_prompts, greedy
 from labkit.generation.verbs import checkpoint_folder, find_tokenizer
 from labkit.load import load_gpt2
 from labkit.model import GPT2
+from labkit.outside import refuse_bytes
 
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -139,6 +140,7 @@ def _row(model: GPT2, text: str | None, ids: Sequence[int] | None) -> list[int]:
         tokenizer, _ = find_tokenizer(model, checkpoint_folder(model), needed=True)
         assert tokenizer is not None
         ids = tokenizer.encode(TEXT if text is None else text)
+    refuse_bytes(ids, where="ids")
     row = list(ids)[: model.config.n_positions]
     if len(row) < 2:
         raise ArgumentError("too short to study", where="text", expected="two tokens or more", got=len(row))

@@ -5,20 +5,24 @@ came from. Field names follow transformers' GenerationConfig where both have the
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
-from labkit.outside import shown_number
+from labkit.outside import refuse_bytes, shown_number
+from labkit.words import counted
 
 DEFAULT_TOKENS = 20
 """New tokens where nobody says how many."""
 
 MAX_SEED = 2**63 - 1
 """Row i of a batch draws with the seed plus i, and torch takes seeds of 64 bits."""
+
+DRAWING = ("top_k", "top_p", "min_p", "seed")
+"""Options that act only where tokens are drawn."""
 
 FILE_NAME = "generation_config.json"
 
@@ -83,6 +87,8 @@ class Settings:
         if self.min_p is not None:
             _number(self.min_p, "min_p", "0 to 1", lambda x: 0 <= x <= 1)
         _number(self.repetition_penalty, "repetition_penalty", "1e-6 to 1e6", lambda x: 1e-6 <= x <= 1e6)
+        refuse_bytes(self.stop_ids, where="stop_ids")
+        refuse_bytes(self.stop, where="stop")
         for each in self.stop_ids:
             _whole(each, "stop_ids", least=0)
         for text in self.stop:
@@ -106,7 +112,11 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Sourced:
-    """Settings with the origin of every value that is not the plain default."""
+    """Settings with the origin of every value that is not the plain default.
+
+    >>> print(Sourced(settings=Settings(tokens=5, stop_ids=(0, 7)), origins={"tokens": "given", "stop_ids": "given"}))
+    tokens 5 (given), stop_ids 0 and 7 (given)
+    """
 
     settings: Settings
     origins: Mapping[str, str]
@@ -114,8 +124,12 @@ class Sourced:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        said = [f"{name} {getattr(self.settings, name)!r} ({origin})" for name, origin in self.origins.items()]
+        said = [f"{name} {_plain(getattr(self.settings, name))} ({origin})" for name, origin in self.origins.items()]
         return ", ".join(said) or "greedy"
+
+
+def _plain(value: Any) -> str:
+    return " and ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
 
 
 def resolve(
@@ -123,7 +137,7 @@ def resolve(
 ) -> Sourced:
     """The options in ``given`` (None: not given) over those of ``folder``'s generation_config.json.
 
-    Stop ids of the file beyond ``vocab_size`` are left out with a note.
+    Stop ids of the file beyond ``vocab_size`` are left out with a note, and so is every option given without effect.
 
     >>> sourced = resolve({"tokens": 5, "top_k": None}, folder=None)
     >>> sourced.settings.tokens, str(sourced)
@@ -136,7 +150,32 @@ def resolve(
     if "tokens" not in origins and stored.max_length is not None:
         stated["tokens"] = max(0, stored.max_length - longest_prompt)
         origins["tokens"] = f"max_length {stored.max_length} in {FILE_NAME}"
-    return replace(stored, settings=replace(stored.settings, **stated), origins=origins)
+    settings = replace(stored.settings, **stated)
+    notes = (*stored.notes, *_without_effect(settings, stated), *_replaced(stored.settings, stated))
+    return replace(stored, settings=settings, origins=origins, notes=notes)
+
+
+def _without_effect(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]:
+    """What to say of options in ``given`` that change nothing beside the others."""
+    drawing = [f"{name} {given[name]!r}" for name in DRAWING if name in given]
+    one_left = "top_k 1" if settings.top_k == 1 else "min_p 1" if settings.min_p == 1 else None
+    if drawing and not settings.sampled:
+        yield f"without effect: {', '.join(drawing)}, because tokens are drawn only at a temperature above 0"
+    elif one_left is not None and settings.sampled and given.keys() & {"temperature", *DRAWING}:
+        yield f"{one_left} leaves only the likeliest id to draw, so that nothing is drawn by chance"
+    if "min_tokens" in given and settings.min_tokens and not (settings.stop_ids or settings.stop):
+        yield f"without effect: min_tokens {settings.min_tokens}, because no stop is set that it could hold back"
+    elif ("min_tokens" in given or "tokens" in given) and settings.min_tokens > settings.tokens:
+        told = f"min_tokens {settings.min_tokens} is more than tokens {settings.tokens}"
+        yield f"{told}: the text ends after {counted(settings.tokens, 'token')}, and no stop acts before"
+
+
+def _replaced(stored: Settings, given: Mapping[str, Any]) -> Iterator[str]:
+    """What to say where stops that are given take the place of the checkpoint's own."""
+    for name in ("stop_ids", "stop"):
+        lost = [each for each in getattr(stored, name) if each not in given[name]] if name in given else []
+        if lost:
+            yield f"the checkpoint's own {name} {_plain(tuple(lost))} end nothing now: give them too to keep them"
 
 
 def checkpoint_settings(folder: str | Path, *, vocab_size: int | None = None) -> Sourced:
@@ -227,6 +266,6 @@ def as_tuple(values: Any) -> tuple[Any, ...] | None:
     """
     if values is None:
         return None
-    if isinstance(values, str) or not isinstance(values, Sequence):
+    if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Sequence):
         return (values,)
     return tuple(values)

@@ -5,9 +5,9 @@ In: a model and prompts, as text or ids. Out: ``Generation`` records, or ``Token
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, TypedDict, Unpack
+from typing import Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -15,14 +15,17 @@ from torch import Tensor
 from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError, UnknownNameError
 from labkit.generation.continuation import Continuation, Window
 from labkit.generation.lookup import Lookup
-from labkit.generation.settings import Settings, Sourced, as_tuple, option_names, resolve
-from labkit.generation.text import TextFeed, note_unknown, text_of
+from labkit.generation.settings import MAX_SEED, Settings, Sourced, as_tuple, option_names, resolve
+from labkit.generation.text import TextFeed
 from labkit.model import GPT2
-from labkit.outside import shown
+from labkit.outside import refuse_bytes, shown
 from labkit.tokenizer import Tokenizer
 
 GPT2_VOCABULARY = 50257
 """Rows of wte in every GPT-2 that OpenAI released."""
+
+FRESH = "fresh"
+"""The origin of a seed that nobody gave."""
 
 Prompt: TypeAlias = "str | Sequence[int] | Tensor | np.ndarray[tuple[int], np.dtype[np.integer]]"
 """A text, or its ids [pos]."""
@@ -38,8 +41,8 @@ class Options(TypedDict, total=False):
     top_p: float | None  # draw from the likeliest that reach p together
     min_p: float | None  # draw from those at least p times as likely as the likeliest
     repetition_penalty: float | None  # above 1: ids already there become less likely
-    stop_ids: int | Sequence[int] | None  # end the text, and stay among its ids
-    stop: str | Sequence[str] | None  # end the text, and are cut from it
+    stop_ids: int | Sequence[int] | None  # end the text, and stay among its ids; in place of the checkpoint's
+    stop: str | Sequence[str] | None  # end the text, and are cut from it; in place of the checkpoint's
     seed: int | None  # the same text again on the same device; a fresh one is taken and told otherwise
     cache: bool  # False: the readable model over the whole text for every token
     window: Window  # "slide": past n_positions by reading the second half of the text again
@@ -65,27 +68,26 @@ class Generation:
     ids: tuple[int, ...]  # the new ones, a stop id included
     stopped_by: str  # "tokens", "stop id 0", "stop string '\\n'"
     settings: Settings
-    origins: dict[str, str]  # where each setting came from
-    seed: int | None  # repeats the text; None for greedy
+    origins: dict[str, str]  # where each setting came from: "given", "generation_config.json", "default" ...
+    seed: int | None  # this row's own, with which it repeats alone; settings has it too; None for greedy
     seconds: float  # of all rows that ran together, the prompt's pass included
+    tokens_per_second: float  # new tokens of all rows that ran together, by ``seconds``
     notes: tuple[str, ...]
-
-    @property
-    def tokens_per_second(self) -> float:
-        """New tokens of this row by the time that its pass took."""
-        return len(self.ids) / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
         return f"{self.prompt}{self.text}" if self.text is not None else " ".join(map(str, self.ids))
 
 
 class Stream:
-    """Tokens as they come: iterate, stop whenever you like; ``ids``, ``text`` and ``result()`` hold what has come.
+    """Tokens as they come: an iterator; stop whenever you like, ``result()`` holds what has come.
 
     >>> from labkit.load import load_gpt2
     >>> tokens = stream(load_gpt2(), "The", tokens=3)
-    >>> "".join(token.text for token in tokens) == tokens.result().text
+    >>> first = next(tokens)
+    >>> first.text + "".join(token.text for token in tokens) == tokens.result().text
     True
+
+    A stream of several prompts gives ``steps()``, and is no iterator: ``ArgumentError`` says so.
     """
 
     def __init__(
@@ -104,19 +106,23 @@ class Stream:
         stop = sourced.settings.stop
         self._feeds = [TextFeed(tokenizer, stop=stop) for _ in prompt_ids] if tokenizer is not None else []
         self._texts = ["" for _ in prompt_ids]
-        self._unknown: str | None = None
-        several = len(self._prompts) > 1
-        for number, prompt in enumerate(self._prompts):
-            for place, token in enumerate(prompt):
-                self._watch(token, f"prompt {number}, position {place}" if several else f"prompt, position {place}")
         self._ids: list[list[int]] = [[] for _ in prompt_ids]
         self._reasons: list[str] = ["tokens" for _ in prompt_ids]
         self.seconds = 0.0
 
-    def __iter__(self) -> Iterator[Token]:
-        """The tokens of the only row."""
-        for grown in self.steps():
-            yield grown[0]
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Token:
+        """The next token of the only row."""
+        if len(self._prompts) > 1:
+            raise ArgumentError(
+                "several prompts grow together", where="stream", got=len(self._prompts), fix="iterate over .steps()"
+            )
+        grown = next(self.steps(), None)
+        if grown is None:
+            raise StopIteration
+        return grown[0]
 
     def steps(self) -> Iterator[dict[int, Token]]:
         """Row number -> its new token, for every row that still runs."""
@@ -150,15 +156,13 @@ class Stream:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the text should know of how it was made."""
-        unknown = () if self._unknown is None else (self._unknown,)
         drafts = (str(self._run.source),) if isinstance(self._run.source, Lookup) else ()
-        return (*self._notes, *unknown, *self._run.notes, *drafts)
+        return (*self._notes, *self._run.notes, *drafts)
 
     def _take(self, number: int, token: int) -> str:
         self._ids[number].append(token)
         settings = self._sourced.settings
         new = len(self._ids[number])
-        self._watch(token, f"new token {new - 1}" + (f" of prompt {number}" if len(self._prompts) > 1 else ""))
         ended = number not in self._run.running
         if ended:
             self._reasons[number] = f"stop id {token}"
@@ -169,30 +173,29 @@ class Stream:
                 text = feed.add(token, may_stop=new >= settings.min_tokens)
             if feed.found is not None:
                 self._run.stop(number)
-            if number not in self._run.running or new == settings.tokens:
-                text += feed.close()  # which may complete a stop string that ends in U+FFFD
-            if feed.found is not None:
                 self._reasons[number] = f"stop string {feed.found!r}"
+            if number not in self._run.running or new == settings.tokens:
+                text += feed.close()
         self._texts[number] += text
         return text
 
-    def _watch(self, token: int, where: str) -> None:
-        """Keep a note of the first id that the tokenizer does not have."""
-        if self._unknown is None and self._tokenizer is not None:
-            self._unknown = note_unknown(self._tokenizer, token, where)
-
     def _result(self, number: int) -> Generation:
         tokenizer, prompt = self._tokenizer, self._prompts[number]
+        seed = None if self._run.seed is None else self._run.seed + number
+        settings, origins = self._sourced.settings, dict(self._sourced.origins)
+        if seed is not None and number:
+            settings, origins["seed"] = replace(settings, seed=seed), f"{origins['seed']}, plus {number} for the row"
         return Generation(
-            prompt=text_of(tokenizer, prompt) if tokenizer is not None else None,
+            prompt=tokenizer.decode(prompt) if tokenizer is not None else None,
             prompt_ids=prompt,
             text=self._texts[number] if tokenizer is not None else None,
             ids=tuple(self._ids[number]),
             stopped_by=self._reasons[number],
-            settings=self._sourced.settings,
-            origins=dict(self._sourced.origins),
-            seed=self._run.seed,
+            settings=settings,
+            origins=dict.fromkeys(option_names(), "default") | origins,
+            seed=seed,
             seconds=self.seconds,
+            tokens_per_second=self.tokens_per_second,
             notes=self.notes,
         )
 
@@ -236,6 +239,7 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
             raise UnknownNameError.near("option", name, Options.__annotations__)
     if not isinstance(model, GPT2):
         raise ArgumentTypeError("not a model", where="model", expected="a GPT2, as load_gpt2 gives", got=repr(model))
+    refuse_bytes(prompts, where="prompts")
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
         raise ArgumentTypeError("not a list of prompts", where="prompts", got=shown(repr(prompts)))
     folder = checkpoint_folder(model)
@@ -261,6 +265,12 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
         window=options.get("window", "refuse"),
         lookup=options.get("lookup", False),
     )
+    if run.seed is not None and run.seed + len(ids) - 1 > MAX_SEED:
+        most = f"0 to {MAX_SEED - len(ids) + 1}, as row {len(ids) - 1} draws with {len(ids) - 1} more"
+        raise ArgumentError("out of range", where="seed", expected=most, got=run.seed)
+    if run.seed is not None and sourced.settings.seed is None:
+        origins = {**sourced.origins, "seed": FRESH}
+        sourced = replace(sourced, settings=replace(sourced.settings, seed=run.seed), origins=origins)
     return Stream(run, ids, sourced, tokenizer, [*sourced.notes, *notes])
 
 
@@ -293,6 +303,7 @@ def _ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[int]:
     if isinstance(prompt, str):
         assert tokenizer is not None
         return tokenizer.encode(prompt)
+    refuse_bytes(prompt, where="prompt")
     values = prompt.tolist() if isinstance(prompt, Tensor | np.ndarray) else prompt
     if not isinstance(values, Sequence) or not all(
         isinstance(each, int) and not isinstance(each, bool) for each in values

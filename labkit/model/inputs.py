@@ -12,6 +12,7 @@ from torch import Tensor
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from labkit.model.forward import Cache, FusedMask, Inputs
+from labkit.outside import refuse_bytes
 
 Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 """Token ids [batch, pos], or [pos] for a single row."""
@@ -78,7 +79,12 @@ def _fused_mask(pos: int, past: int, real: Tensor | None) -> FusedMask:
     return "none" if pos == 1 else "causal" if past == 0 else "given"  # one query sees every key before it
 
 
+def _rows(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, list | tuple) else ()
+
+
 def _whole(values: Any, where: str) -> Tensor:
+    refuse_bytes(values, *_rows(values), where=where)
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -107,6 +113,7 @@ def _check_range(values: Tensor, size: int, where: str, what: str, fix: str) -> 
 
 
 def _mask(attention_mask: Any, batch: int, keys: int, device: torch.device) -> Tensor:
+    refuse_bytes(attention_mask, *_rows(attention_mask), where="attention_mask")
     mask = torch.as_tensor(attention_mask, device=device)
     if tuple(mask.shape) != (batch, keys):
         raise ArgumentError("the shape is wrong", where="attention_mask", expected=[batch, keys], got=list(mask.shape))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.errors import ArgumentTypeError, OutOfRangeError, TextError
+from labkit.outside import refuse_bytes
 from labkit.tokenizer.vocabulary import Vocabulary
 
 DecodeErrors = Literal["replace", "strict", "ignore", "backslashreplace", "surrogateescape"]
@@ -41,6 +42,7 @@ class TokenBytes:
         """
         if isinstance(ids, np.ndarray):
             return self._join_array(ids)
+        refuse_bytes(ids, where="ids")
         try:
             listed = ids if isinstance(ids, list) else list(ids)
         except TypeError:

@@ -36,9 +36,23 @@ LINES: dict[str, tuple[Sequence[str], str]] = {
     "a block of any number": (["verify", "--plant", f"erf-gelu:{NINES}"], "the block of a fault is not a number"),
     "a block left out": (["verify", "--plant", "erf-gelu:"], "the block of a fault is not a number"),
     "a shard of any size": (["convert", TINY, "new", "--shard-size", "9" * 400], "not a size"),
-    "bytes without end": (["bytes", WEIGHTS, "--at", "0", "--count", str(10**12)], "less than or equal to 65536"),
+    "bytes without end": (
+        ["bytes", WEIGHTS, "--at", "0", "--count", str(10**12)],
+        "--count: out of range (expected at most 65536, got '1000000000000'); `labkit bytes --help`",
+    ),
     "an infinite tolerance": (["compare", "a", "b", "--atol", "inf"], "--atol: the tolerance cannot be used"),
-    "threads 0": (["generate", "a", "--threads", "0"], "greater than or equal to 1"),
+    "threads 0": (
+        ["generate", "a", "--threads", "0"],
+        "--threads: out of range (expected 1 or more, got '0'); `labkit generate --help` says what it takes",
+    ),
+    "tokens no number": (
+        ["generate", "a", "--tokens", "x"],
+        "--tokens: not a whole number (got 'x'); `labkit generate",
+    ),
+    "a heat no number": (["generate", "a", "--temperature", "x"], "--temperature: not a number (got 'x'); `labkit"),
+    "an order of no name": (["tensors", "--sort", "x"], "--sort: 'x' is not one of 'offset', 'name', 'size'; `labkit"),
+    "an option too many": (["info", "--frob"], "No such option: --frob; `labkit info --help` says what it takes"),
+    "files without end": (["info", *(f"name-{number}" for number in range(900))], "characters); `labkit info --help`"),
     "threads in plenty": (["generate", "a", "--threads", "100000"], "--threads: out of range"),
     "threads without end": (["generate", "a", "--threads", str(10**12)], "--threads: out of range"),
     "a seed beyond 63 bits": (["generate", "a", "--temperature", "1", "--seed", str(2**70)], "--seed: out of range"),
@@ -84,7 +98,8 @@ def test_prompts_are_parted_by_line_feeds_alone(tmp_path: Path) -> None:
 
     path = tmp_path / "prompts.txt"
     path.write_bytes("\ufeffone\r\n\n two\x0bthree\x0cfour\x85five\u2028six \nseven\r".encode())
-    assert read_prompts(None, path) == ["one", " two\x0bthree\x0cfour\x85five\u2028six ", "seven"]
+    found = [(each.line, each.value) for each in read_prompts(None, path)]
+    assert found == [(1, "one"), (3, " two\x0bthree\x0cfour\x85five\u2028six "), (4, "seven")]
 
 
 def test_a_temperature_of_next_to_nothing_draws_the_likeliest(capsys: pytest.CaptureFixture[str]) -> None:

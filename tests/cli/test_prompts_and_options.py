@@ -49,7 +49,9 @@ def test_inventory_tells_what_generating_would_refuse(tmp_path: Path, capsys: Ca
 
 def test_generate_takes_ids(folder: Path, embedded: Path, capsys: Capture) -> None:
     assert run(["generate", "--ids", "5,6", "--ids", "7", "--model", str(folder), "--tokens", "4"]) == 0
-    assert [len(line.split()) for line in capsys.readouterr().out.splitlines()] == [4, 4]
+    first, one, second, two = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("==> row 1 <==", "==> row 2 <==")
+    assert [len(line.split()) for line in (one, two)] == [4, 4]
     assert run(["generate", "The", "--tokens", "3"]) == 0
     text = capsys.readouterr().out
     run(["encode", "The", "--tokenizer", str(embedded)])
@@ -92,6 +94,9 @@ def test_dtype_study_takes_ids(folder: Path, capsys: Capture) -> None:
         (["generate", "Hi", "--tokens", "900"], "or add --window slide to go on"),
         (["generate", "Hi", "--lookup", "--no-cache"], "--lookup: look-up decoding goes on"),
         (["dtype-study", "--ids", "1"], "--text: too short to study"),
+        (["generate", "--ids", "4000"], "come from its own vocabulary: `labkit encode -t FOLDER`"),
+        (["verify", "--ids", "4000"], "come from its own vocabulary: `labkit encode -t FOLDER`"),
+        (["dtype-study", "--ids", "5,4000"], "come from its own vocabulary: `labkit encode -t FOLDER`"),
         (["encode", "\udcff"], "; give a text that is UTF-8"),
         (["encode", "a<|endoftext|>", "--special-tokens", "tiktoken"], "take it as text with --special-tokens plain"),
     ],

@@ -19,7 +19,7 @@ def test_text_on_output_and_the_rest_on_error(random_folder: Path, capsys: pytes
     assert out.startswith("Hi")
     assert "6 tokens in" in err
     assert "tokens/s, float32 on cpu" in err
-    assert "stop_ids (256,) (generation_config.json), tokens 6 (given)" in err
+    assert "stop_ids 256 (generation_config.json), tokens 6 (given)" in err
     assert "tokens/s" not in out
 
 
@@ -40,15 +40,69 @@ def test_the_prompt_from_standard_input(
 
 
 def test_json_and_a_batch_file(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "prompts.txt").write_text("one\n\ntwo three\n")
+    (tmp_path / "prompts.txt").write_text("one\n\ntwo three\n\n")
     arguments = ["generate", "--batch-file", str(tmp_path / "prompts.txt"), "--model", str(random_folder)]
     assert run([*arguments, "--tokens", "4", "--temperature", "1", "--seed", "5", "--json", "-"]) == 0
     results: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     assert [each["prompt"] for each in results] == ["one", "two three"]
-    assert all(len(each["ids"]) == 4 and each["seed"] == 5 for each in results)
+    assert [each["line"] for each in results] == [1, 3]
+    assert all(len(each["ids"]) == 4 and each["settings"]["seed"] == each["seed"] for each in results)
+    assert [each["seed"] for each in results] == [5, 6]
+    assert [each["origins"]["seed"] for each in results] == ["given", "given, plus 1 for the row"]
     assert results[0]["settings"]["temperature"] == 1.0
-    assert run([*arguments, "--tokens", "4"]) == 0
-    assert capsys.readouterr().out.count("\n") >= 2
+    assert set(results[0]["origins"]) == set(results[0]["settings"])
+    assert results[0]["origins"]["top_p"] == "default"
+    alone = ["generate", "two three", "--model", str(random_folder), "--tokens", "4", "--temperature", "1"]
+    assert run([*alone, "--seed", "6", "--json", "-"]) == 0
+    (again,) = json.loads(capsys.readouterr().out)
+    assert (again["ids"], again["line"]) == (results[1]["ids"], None)
+
+
+def test_rows_of_a_batch_are_headed_by_their_lines(
+    random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, target = tmp_path / "prompts.txt", tmp_path / "rows.json"
+    file.write_text("\none\n  \ntwo three\n\n")
+    arguments = ["generate", "--model", str(random_folder), "--tokens", "4", "--json", str(target)]
+    assert run([*arguments, "--batch-file", str(file)]) == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(target.read_text())
+    assert out == "".join(f"==> line {each['line']} <==\n{each['prompt']}{each['text']}\n" for each in rows)
+    assert f"note: {file}: lines 1, 3 are blank and no prompt; results are numbered by line" in err
+    rate = rows[0]["tokens_per_second"]
+    assert [each["tokens_per_second"] for each in rows] == [rate, rate]
+    assert rate == sum(len(each["ids"]) for each in rows) / rows[0]["seconds"]
+    assert f"{rate:.1f} tokens/s" in err
+    assert run([*arguments, "--ids", "5", "--ids", "6"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("==>")] == [
+        "==> row 1 <==",
+        "==> row 2 <==",
+    ]
+    file.write_text("one\n")
+    assert run([*arguments, "--batch-file", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("==> line 1 <==\none")
+    assert "blank" not in err
+
+
+def test_a_fresh_seed_is_told_in_one_way(random_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["generate", "Hi", "--model", str(random_folder), "--tokens", "9", "--temperature", "1", "--json", "-"]
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    (row,) = json.loads(out)
+    assert row["settings"]["seed"] == row["seed"]
+    assert row["origins"]["seed"] == "fresh"
+    assert f"seed {row['seed']} (fresh)" in err
+
+
+def test_what_has_no_effect_is_said_on_error_and_in_json(
+    random_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "without effect: top_k 40, because tokens are drawn only at a temperature above 0"
+    assert run(["generate", "Hi", "--model", str(random_folder), "--top-k", "40", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["notes"] == [told]
+    assert told in err.splitlines()
 
 
 def test_every_way_of_greedy_gives_the_same_text(random_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +197,14 @@ def test_benchmark_measures_the_prompt_it_is_given(
     monkeypatch.setattr("labkit.bench.generate.bench_generate", measured)
     assert run(["generate", "Hi", "--model", str(random_folder), "--tokens", "9", "--benchmark"]) == 0
     assert (asked["folder"], asked["tokens"], asked["prompt"]) == (random_folder, 9, (72, 105))
-    assert "0.90 of the limit" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "0.90 of the limit" in out
+    assert "without effect" not in err
+    idle = ["--temperature", "0.5", "--no-cache", "--dtype", "bfloat16", "--threads", "1"]
+    assert run(["generate", "--model", str(random_folder), "--benchmark", *idle]) == 0
+    assert asked["prompt"] is None
+    told = "without effect beside --benchmark: --temperature, --no-cache, --dtype, --threads, because the benchmark"
+    assert told in capsys.readouterr().err
 
 
 def test_bench_generate(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

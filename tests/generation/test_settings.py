@@ -113,3 +113,61 @@ def test_options_out_of_range(name: str, value: Any) -> None:
 def test_options_of_the_wrong_type(name: str, value: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=f"^{name}: "):
         Settings(**{name: value})
+
+
+IDLE = "because tokens are drawn only at a temperature above 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"top_k": 40}, f"without effect: top_k 40, {IDLE}"),
+        ({"top_p": 0.9, "temperature": 0}, f"without effect: top_p 0.9, {IDLE}"),
+        ({"min_p": 0.1}, f"without effect: min_p 0.1, {IDLE}"),
+        ({"seed": 4, "top_k": 3}, f"without effect: top_k 3, seed 4, {IDLE}"),
+        ({"min_tokens": 5}, "without effect: min_tokens 5, because no stop is set that it could hold back"),
+        (
+            {"min_tokens": 5, "tokens": 2, "stop": ("a",)},
+            "min_tokens 5 is more than tokens 2: the text ends after 2 tokens, and no stop acts before",
+        ),
+        (
+            {"top_k": 1, "temperature": 0.5},
+            "top_k 1 leaves only the likeliest id to draw, so that nothing is drawn by chance",
+        ),
+        (
+            {"min_p": 1.0, "temperature": 0.5},
+            "min_p 1 leaves only the likeliest id to draw, so that nothing is drawn by chance",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_told(given: dict[str, Any], note: str) -> None:
+    assert resolve(given, folder=None).notes == (note,)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "seed": 4},
+        {"min_tokens": 5, "stop": ("a",)},
+        {"min_tokens": 5, "tokens": 5, "stop_ids": (3,)},
+        {"repetition_penalty": 1.2},
+        {"top_k": None, "seed": None},
+    ],
+)
+def test_an_option_with_effect_is_not(given: dict[str, Any]) -> None:
+    assert resolve(given, folder=None).notes == ()
+
+
+def test_stops_that_take_the_place_of_the_checkpoint_s_are_told(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, eos_token_id=[3, 5, 9], stop_strings=["x"])
+    told = "the checkpoint's own stop_ids 3 and 9 end nothing now: give them too to keep them"
+    assert resolve({"stop_ids": (5,)}, folder=folder).notes == (told,)
+    assert resolve({"stop_ids": (9, 5, 3), "stop": ("x", "y")}, folder=folder).notes == ()
+    told = "the checkpoint's own stop 'x' end nothing now: give them too to keep them"
+    assert resolve({"stop": ("y",)}, folder=folder).notes == (told,)
+
+
+def test_settings_are_told_without_python_s_brackets(tmp_path: Path) -> None:
+    sourced = resolve({"stop": ("a", "\n")}, folder=folder_with(tmp_path, eos_token_id=9))
+    assert str(sourced) == "stop_ids 9 (generation_config.json), stop 'a' and '\\n' (given)"

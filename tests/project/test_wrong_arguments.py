@@ -18,7 +18,8 @@ from labkit.errors import (
     TextError,
     UnknownNameError,
 )
-from labkit.generation import generate_batch
+from labkit.generation import Settings, generate_batch, stream
+from labkit.generation.dtype_study import dtype_study
 from labkit.load import embedded
 from labkit.storage import open_snapshot, save_snapshot
 from labkit.verification.invariants.engine import check_logits
@@ -222,6 +223,36 @@ def test_a_wrong_argument_is_told(table: str, name: str, tmp_path: Path, monkeyp
     with pytest.raises(kind, match=told):
         call()
     assert list(tmp_path.iterdir()) == []
+
+
+BYTES: dict[str, Callable[[Any], object]] = {
+    "a prompt": lambda data: labkit.generate(labkit.load_gpt2(), data, tokens=1),
+    "prompts": lambda data: generate_batch(labkit.load_gpt2(), data, tokens=1),
+    "a row of prompts": lambda data: generate_batch(labkit.load_gpt2(), ["a", data], tokens=1),
+    "a stream's prompt": lambda data: stream(labkit.load_gpt2(), data, tokens=1),
+    "a stop id": lambda data: labkit.generate(labkit.load_gpt2(), "a", tokens=1, stop_ids=data),
+    "a stop": lambda data: labkit.generate(labkit.load_gpt2(), "a", tokens=1, stop=data),
+    "settings' stop ids": lambda data: Settings(stop_ids=data),
+    "settings' stop": lambda data: Settings(stop=data),
+    "a model's ids": lambda data: labkit.load_gpt2()(data),
+    "a model's rows of ids": lambda data: labkit.load_gpt2().run([data]),
+    "a mask": lambda data: labkit.load_gpt2().run([[1, 2]], attention_mask=odd([data])),
+    "positions": lambda data: labkit.load_gpt2().run([[1, 2]], position_ids=odd([data])),
+    "ids to decode": lambda data: tokenizer().decode(data),
+    "ids to bytes": lambda data: tokenizer().decode_bytes(data),
+    "ids one by one": lambda data: tokenizer().incremental_decoder().feed(data),
+    "a text to encode": lambda data: tokenizer().encode(data),
+    "a study's ids": lambda data: dtype_study(ids=data, tokens=1),
+    "a study's text": lambda data: dtype_study(text=data, tokens=1),
+}
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_neither_text_nor_ids(name: str, kind: Callable[[bytes], object]) -> None:
+    told = "bytes are neither a text nor ids|a text must be a str|not a whole number|not a text to stop at"
+    with pytest.raises(LabkitError, match=told):
+        BYTES[name](kind(b"\x01\x01"))
 
 
 def test_nested_tensors_are_refused() -> None:
