@@ -16,7 +16,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError, Un
 from labkit.generation.continuation import Continuation, Window
 from labkit.generation.lookup import Lookup
 from labkit.generation.settings import MAX_SEED, Settings, Sourced, as_tuple, option_names, resolve
-from labkit.generation.text import TextFeed
+from labkit.generation.text import TextFeed, note_unknown, text_of
 from labkit.model import GPT2
 from labkit.outside import refuse_bytes, shown
 from labkit.tokenizer import Tokenizer
@@ -106,6 +106,11 @@ class Stream:
         stop = sourced.settings.stop
         self._feeds = [TextFeed(tokenizer, stop=stop) for _ in prompt_ids] if tokenizer is not None else []
         self._texts = ["" for _ in prompt_ids]
+        self._unknown: str | None = None
+        several = len(self._prompts) > 1
+        for number, prompt in enumerate(self._prompts):
+            for place, token in enumerate(prompt):
+                self._watch(token, f"prompt {number}, position {place}" if several else f"prompt, position {place}")
         self._ids: list[list[int]] = [[] for _ in prompt_ids]
         self._reasons: list[str] = ["tokens" for _ in prompt_ids]
         self.seconds = 0.0
@@ -156,13 +161,15 @@ class Stream:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the text should know of how it was made."""
+        unknown = () if self._unknown is None else (self._unknown,)
         drafts = (str(self._run.source),) if isinstance(self._run.source, Lookup) else ()
-        return (*self._notes, *self._run.notes, *drafts)
+        return (*self._notes, *unknown, *self._run.notes, *drafts)
 
     def _take(self, number: int, token: int) -> str:
         self._ids[number].append(token)
         settings = self._sourced.settings
         new = len(self._ids[number])
+        self._watch(token, f"new token {new - 1}" + (f" of prompt {number}" if len(self._prompts) > 1 else ""))
         ended = number not in self._run.running
         if ended:
             self._reasons[number] = f"stop id {token}"
@@ -173,11 +180,17 @@ class Stream:
                 text = feed.add(token, may_stop=new >= settings.min_tokens)
             if feed.found is not None:
                 self._run.stop(number)
-                self._reasons[number] = f"stop string {feed.found!r}"
             if number not in self._run.running or new == settings.tokens:
-                text += feed.close()
+                text += feed.close()  # which may complete a stop string that ends in U+FFFD
+            if feed.found is not None:
+                self._reasons[number] = f"stop string {feed.found!r}"
         self._texts[number] += text
         return text
+
+    def _watch(self, token: int, where: str) -> None:
+        """Keep a note of the first id that the tokenizer does not have."""
+        if self._unknown is None and self._tokenizer is not None:
+            self._unknown = note_unknown(self._tokenizer, token, where)
 
     def _result(self, number: int) -> Generation:
         tokenizer, prompt = self._tokenizer, self._prompts[number]
@@ -186,7 +199,7 @@ class Stream:
         if seed is not None and number:
             settings, origins["seed"] = replace(settings, seed=seed), f"{origins['seed']}, plus {number} for the row"
         return Generation(
-            prompt=tokenizer.decode(prompt) if tokenizer is not None else None,
+            prompt=text_of(tokenizer, prompt) if tokenizer is not None else None,
             prompt_ids=prompt,
             text=self._texts[number] if tokenizer is not None else None,
             ids=tuple(self._ids[number]),

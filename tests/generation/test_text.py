@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,65 @@ def test_the_feed_gives_the_text_before_the_first_stop(text: str, stop: list[str
     else:
         # among stop strings that overlap, the one completed first ends the text
         assert text.startswith(shown + feed.found)
+
+
+@given(
+    ids=st.lists(
+        st.sampled_from([11, 64, 65, 6897, 46071, 39305, 146, 187, 33768, 98, 50300]), min_size=1, max_size=12
+    ),
+    stop=st.lists(st.text("ab,\ufffd日", min_size=1, max_size=4), min_size=1, max_size=3),
+    least=st.integers(0, 12),
+)
+@example(ids=[11, 146], stop=[",\ufffd"], least=0)
+@example(ids=[64, 65, 64, 65, 64], stop=["aba"], least=4)
+@example(ids=[46071, 11], stop=["a"], least=2)
+@example(ids=[64, 65, 11], stop=["a", "ab,"], least=2)
+def test_a_stop_string_ends_the_text_where_its_last_character_comes_late_enough(
+    ids: list[int], stop: list[str], least: int
+) -> None:
+    decoder = gpt2().incremental_decoder()
+    pieces = [decoder.feed(token) if token < 50257 else decoder.close() + "\ufffd" for token in ids]
+    pieces.append(decoder.close())
+    text = "".join(pieces)
+    late = sum(map(len, pieces[: max(0, least - 1)])) if least <= len(ids) else len(text)
+    ends = [
+        (end, end - len(each), each)
+        for each in stop
+        for end in range(len(each), len(text) + 1)
+        if end > late and text[:end].endswith(each)
+    ]
+    feed = TextFeed(gpt2(), stop=stop)
+    shown = ""
+    for new, token in enumerate(ids, start=1):
+        shown += feed.add(token, may_stop=new >= least)
+        if feed.found is not None:
+            break
+    shown += feed.close()
+    assert (shown, feed.found) == ((text[: min(ends)[1]], min(ends)[2]) if ends else (text, None))
+
+
+def test_a_stop_string_of_broken_bytes_is_told_as_the_end(forced_folder: Path) -> None:
+    broken = TEXT.encode()[:4]  # a whole character and the first byte of another
+    result = generate(load_gpt2(forced_folder), "A", tokens=len(broken), stop=TEXT[0] + "\ufffd", stop_ids=NEVER)
+    assert (result.text, result.stopped_by) == ("", f"stop string {TEXT[0] + chr(0xFFFD)!r}")
+
+
+def test_ids_that_the_tokenizer_does_not_have_show_as_one_character_each_with_one_note(random_folder: Path) -> None:
+    full = load_gpt2(random_folder)
+    vocabulary = Tokenizer.from_folder(random_folder).vocabulary
+    smaller = Tokenizer(replace(vocabulary, tokens=vocabulary.tokens[:200]))
+    result = generate(full, [1, 2, 3], tokens=60, stop_ids=NEVER, tokenizer=smaller)
+    first = next(place for place, token in enumerate(result.ids) if token >= 200)
+    assert result.text is not None
+    assert result.text.count("\ufffd") >= sum(token >= 200 for token in result.ids)
+    assert result.ids == generate(full, [1, 2, 3], tokens=60, stop_ids=NEVER).ids
+    told = f"id {result.ids[first]} is unknown to the tokenizer; it shows as U+FFFD, and so does every such id"
+    assert result.notes == (f"new token {first}: {told}",)
+    prompts = [[65, 66], [65, 250, 66, 251]]
+    asked = generate_batch(full, prompts, tokens=60, stop_ids=NEVER, tokenizer=smaller)
+    assert [each.prompt for each in asked] == ["AB", "A\ufffdB\ufffd"]
+    assert len(asked[0].notes) == 1
+    assert asked[0].notes[0].startswith("prompt 1, position 1: id 250 is unknown")
 
 
 def test_a_stop_string_is_cut_from_the_text_and_not_shown_in_part(forced_folder: Path) -> None:
