@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit.errors import NonFiniteError, OutOfRangeError
+from labkit.errors import ArgumentError, NonFiniteError, OutOfRangeError
 from labkit.generation.decoder import pad_left
 from labkit.generation.sampling import draw, processed
 from labkit.generation.settings import Settings
@@ -28,6 +28,13 @@ class Chooser:
                     expected=f"0 to {model.config.vocab_size - 1}",
                     got=each,
                 )
+        if settings.min_tokens and settings.tokens and len(set(settings.stop_ids)) == model.config.vocab_size:
+            raise ArgumentError(
+                "every id is a stop id, and none of them may come before min_tokens",
+                where="stop_ids",
+                expected="an id of the vocabulary left out, or min_tokens 0",
+                got=f"all {model.config.vocab_size} ids, min_tokens {settings.min_tokens}",
+            )
         self._model = model
         self._settings = settings
         self.seed: int | None = None

@@ -197,6 +197,8 @@ class Lookup:
 
     def _certain(self, logits: Tensor) -> list[bool]:
         """Whether each row's largest logit leads by more than rounding can account for."""
+        if logits.shape[-1] == 1:
+            return [True] * len(logits)  # a vocabulary of one id leaves no choice
         leads = logits.topk(2, dim=-1).values.tolist()
         least, most = (each.tolist() for each in logits.aminmax(dim=-1))
         unit = max(LEAST_ROUNDING[logits.dtype] * torch.finfo(logits.dtype).eps, SAFETY * self._noise)

@@ -22,7 +22,9 @@ def penalize_repetition(logits: Tensor, seen: Sequence[int], penalty: float) -> 
     """
     ids = torch.tensor(sorted(set(seen)), dtype=torch.long, device=logits.device)  # [ids]
     theirs = logits[ids]  # [ids]
-    return logits.index_put((ids,), torch.where(theirs < 0, theirs * penalty, theirs / penalty))  # [vocab]
+    penalized = torch.where(theirs < 0, theirs * penalty, theirs / penalty)  # [ids]
+    limits = torch.finfo(logits.dtype)
+    return logits.index_put((ids,), penalized.clamp(limits.min, limits.max))  # [vocab]: an infinity draws nothing
 
 
 def tempered(logits: Tensor, temperature: float) -> Tensor:

@@ -153,3 +153,10 @@ def test_what_lookup_cannot_go_with(random_model: GPT2) -> None:
     for options in ({"temperature": 1.0}, {"cache": False}, {"repetition_penalty": 1.2}):
         with pytest.raises(ArgumentError, match="look-up decoding goes on with one prompt, greedily"):
             generate(random_model, [1, 2], lookup=True, **options)
+
+
+def test_a_vocabulary_of_one_id(tmp_path: Path) -> None:
+    write(tmp_path, vocab_size=1)
+    model = load_gpt2(tmp_path)
+    assert generate(model, [0, 0], tokens=20, stop_ids=[], lookup=True).ids == (0,) * 20
+    assert by_lookup(model, [0, 0, 0], 20)[0] == [0] * 20

@@ -17,8 +17,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from labkit.generation.sampling import draw, keep_top_k, keep_top_p, processed
+from labkit.errors import ArgumentError
+from labkit.generation import generate, stream
+from labkit.generation.sampling import draw, keep_top_k, keep_top_p, penalize_repetition, processed
 from labkit.generation.settings import Settings
+from labkit.model import GPT2
 
 VOCAB = 50
 
@@ -122,3 +125,21 @@ def test_draws_follow_the_probabilities(settings: Settings) -> None:
     hotter = processed(logits, [0], Settings(temperature=settings.temperature * 1.2), new=0)
     fault, freedom = chi_square(counts, torch.where(row.isinf(), 0, hotter.softmax(-1)))
     assert ((fault / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom)) > 4
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_forbidding_every_id_is_refused_before_the_first_pass(random_model: GPT2, temperature: float) -> None:
+    everything = list(range(257))
+    with pytest.raises(ArgumentError, match=r"stop_ids: every id is a stop id.*got all 257 ids, min_tokens 2"):
+        stream(random_model, [1], temperature=temperature, stop_ids=everything, min_tokens=2)
+    assert len(generate(random_model, [1], temperature=temperature, stop_ids=everything).ids) == 1
+    spared = generate(
+        random_model, [1], temperature=temperature, stop_ids=everything[:9] + everything[10:], min_tokens=3
+    )
+    assert spared.ids[:2] == (9, 9)
+
+
+def test_a_penalty_that_overflows_leaves_something_to_draw() -> None:
+    row = penalize_repetition(torch.tensor([3e38, -3e38, 1.0]), [0, 1], 1e-6)
+    assert row.isfinite().all()
+    assert penalize_repetition(torch.tensor([3e38, -3e38, 1.0]), [0, 1], 1e6).isfinite().all()
