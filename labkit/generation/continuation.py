@@ -5,9 +5,12 @@ being made is here, in one object a call, so that a break at any point leaves th
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from labkit.errors import ArgumentError, OutOfRangeError, UnknownNameError
+import numpy as np
+from torch import Tensor
+
+from labkit.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, UnknownNameError
 from labkit.generation.choose import Chooser
 from labkit.generation.decoder import Decoder, FastDecoder, WholeText
 from labkit.generation.graph import GraphDecoder, rest, take
@@ -15,6 +18,10 @@ from labkit.generation.lookup import Lookup
 from labkit.generation.reading import PassByPass, Reader, Source
 from labkit.generation.settings import Settings
 from labkit.model import GPT2
+from labkit.outside import refuse_bytes, shown
+
+Ids: TypeAlias = "Sequence[int] | Tensor | np.ndarray[tuple[int], np.dtype[np.integer]]"
+"""One row of ids [pos]."""
 
 Window = Literal["refuse", "slide"]
 """At the end of n_positions: refuse beforehand, or go on with the second half of the text, read again from position 0."""
@@ -113,7 +120,7 @@ def _for_lookup(decoder: Decoder, prompts: Sequence[Sequence[int]], settings: Se
     return decoder
 
 
-def greedy(model: GPT2, ids: Sequence[int], count: int) -> list[int]:
+def greedy(model: GPT2, ids: Ids, count: int) -> list[int]:
     """The ``count`` ids that follow ``ids``, each that of the largest logit; no setting of the checkpoint acts.
 
     A model with exchanged operations (planted faults) is run as it is, over the whole text at every step. Raises
@@ -123,10 +130,51 @@ def greedy(model: GPT2, ids: Sequence[int], count: int) -> list[int]:
     >>> len(greedy(load_gpt2(), [5, 6, 7], 3))
     3
     """
-    run = Continuation(model, [list(ids)], Settings(tokens=count))
+    check_model(model)
+    row = as_ids(ids, "ids")
+    run = Continuation(model, [row], Settings(tokens=count))
     while run.advance():
         pass
-    return run.rows[0][len(ids) :]
+    return run.rows[0][len(row) :]
+
+
+def check_model(model: object) -> None:
+    """Raise ``ArgumentTypeError`` unless ``model`` is a GPT2."""
+    if not isinstance(model, GPT2):
+        raise ArgumentTypeError(
+            "not a model", where="model", expected="a GPT2, as load_gpt2 gives", got=shown(repr(model))
+        )
+
+
+def as_ids(given: Ids, where: str, *, what: str = "not a row of ids") -> list[int]:
+    """The ids of one row: a list, a tuple, or a tensor or array [pos] of whole numbers.
+
+    >>> as_ids(np.array([5, 6]), "prompt"), as_ids((5, 6), "prompt")
+    ([5, 6], [5, 6])
+    >>> as_ids({5, 6}, "prompt")
+    Traceback (most recent call last):
+    labkit.errors.ArgumentTypeError: prompt: not a row of ids (expected whole numbers in order, got set)
+    """
+    refuse_bytes(given, where=where)
+    values = given
+    if isinstance(given, Tensor | np.ndarray):
+        try:
+            values = given.tolist()
+        except (NotImplementedError, RuntimeError) as error:  # on the meta device, nested, sparse
+            raise ArgumentTypeError(
+                "its values cannot be read", where=where, expected="a dense tensor [pos]", got=str(error).split("\n")[0]
+            ) from error
+    if not isinstance(values, Sequence) or not all(
+        isinstance(each, int | np.integer) and not isinstance(each, bool) for each in values
+    ):
+        raise ArgumentTypeError(what, where=where, expected="whole numbers in order", got=_kind(given))
+    return [int(each) for each in values]
+
+
+def _kind(given: object) -> str:
+    if isinstance(given, Tensor | np.ndarray):
+        return f"{given.dtype} of shape {list(given.shape)}"
+    return type(given).__name__
 
 
 def check_prompts(model: GPT2, prompts: Sequence[Sequence[int]]) -> None:

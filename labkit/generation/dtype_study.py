@@ -5,6 +5,7 @@ rounded to the dtype, and everything is computed in it, as whoever loads the fil
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from labkit.errors import ArgumentError
-from labkit.generation.continuation import check_prompts, greedy
+from labkit.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from labkit.generation.continuation import as_ids, check_prompts, greedy
+from labkit.generation.settings import Settings
 from labkit.generation.verbs import checkpoint_folder, find_tokenizer
 from labkit.load import load_gpt2
 from labkit.model import GPT2
-from labkit.outside import refuse_bytes
+from labkit.outside import shown
 
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -27,6 +29,12 @@ TEXT = (
     "of some one or other of their daughters."
 )
 """The opening of Pride and Prejudice (Austen 1813), where no other text is given."""
+
+MOST_NATS = math.log(sys.float_info.max)
+"""A mean surprise from here on is of a perplexity that no float64 holds."""
+
+LONGEST = 1e6
+"""Larger figures are shown with an exponent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +61,16 @@ class DtypeResult:
     max_logit_difference: float
     typical_logit_difference: float  # root of the mean square over positions and vocabulary
     depths: tuple[tuple[str, float], ...]  # tap -> relative error, norm of the difference over norm
-    perplexity: float
+    perplexity: float  # inf where it is beyond what a float64 holds
     parting: Parting | None  # None: the texts are equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotFinite:
+    """One dtype that cannot hold what the checkpoint computes."""
+
+    dtype: str
+    told: str  # the first tap with a NaN or an infinity, and what it holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +81,18 @@ class DtypeStudy:
     positions: int
     greedy_tokens: int
     perplexity: float  # float32's
-    results: tuple[DtypeResult, ...]
+    results: tuple[DtypeResult | NotFinite, ...]
 
     def __str__(self) -> str:
-        lines = [f"{self.folder}: {self.positions} positions, float32 perplexity {self.perplexity:.3f}"]
+        lines = [f"{self.folder}: {self.positions} positions, float32 perplexity {_figure(self.perplexity)}"]
         for result in self.results:
+            if isinstance(result, NotFinite):
+                lines.append(f"  {result.dtype}: nothing to compare, {result.told}")
+                continue
             lines.append(
                 f"  {result.dtype}: logits differ by at most {result.max_logit_difference:.3g} "
-                f"(typically {result.typical_logit_difference:.2g}), perplexity {result.perplexity:.3f} "
-                f"({100 * (result.perplexity / self.perplexity - 1):+.2f} %)"
+                f"(typically {result.typical_logit_difference:.2g}), perplexity {_figure(result.perplexity)}"
+                f"{_change(result.perplexity, self.perplexity)}"
             )
             grown = ", ".join(f"{name} {error:.1e}" for name, error in result.depths)
             lines.append(f"    relative error by depth: {grown}")
@@ -93,12 +112,16 @@ def dtype_study(
 ) -> DtypeStudy:
     """Compare dtypes with float32 over a text (or ids): its end is cut where n_positions ends.
 
-    Raises what loading raises, and ``ArgumentError`` for a text of fewer than two tokens.
+    A dtype in which something is not finite is told as such beside the others. Raises what loading raises,
+    ``ArgumentError`` for a text of fewer than two tokens, ``NonFiniteError`` where float32 itself is not finite.
 
     >>> study = dtype_study(ids=[5, 6, 7, 8], tokens=4)
     >>> [result.dtype for result in study.results], study.positions
     (['bfloat16', 'float16'], 4)
     """
+    if not isinstance(dtypes, Sequence):
+        raise ArgumentTypeError("not a list of dtypes", where="dtypes", got=shown(repr(dtypes)))
+    Settings(tokens=tokens)  # which refuses what is no number of tokens
     tell = say or (lambda _step: None)
     tell("float32")
     base = load_gpt2(folder, device=device)
@@ -107,12 +130,17 @@ def dtype_study(
     count = min(tokens, base.config.n_positions - len(prompt) + 1)
     expected, taps = _forward(base, row)
     continued = greedy(base, prompt, count)
-    results = []
+    results: list[DtypeResult | NotFinite] = []
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         tell(name)
         model = load_gpt2(folder, device=device, dtype=dtype)
-        actual, shorter = _forward(model, row)
+        try:
+            actual, shorter = _forward(model, row)
+            parting = _parting(base, model, prompt, continued, greedy(model, prompt, count))
+        except NonFiniteError as error:
+            results.append(NotFinite(dtype=name, told=str(error)))
+            continue
         difference = (actual - expected).double()  # [pos, vocab]
         results.append(
             DtypeResult(
@@ -121,7 +149,7 @@ def dtype_study(
                 typical_logit_difference=float(difference.square().mean().sqrt()),
                 depths=tuple((tap, _relative(shorter[tap], value)) for tap, value in taps.items()),
                 perplexity=_perplexity(actual, row),
-                parting=_parting(base, model, prompt, continued, greedy(model, prompt, count)),
+                parting=parting,
             )
         )
     return DtypeStudy(
@@ -140,8 +168,7 @@ def _row(model: GPT2, text: str | None, ids: Sequence[int] | None) -> list[int]:
         tokenizer, _ = find_tokenizer(model, checkpoint_folder(model), needed=True)
         assert tokenizer is not None
         ids = tokenizer.encode(TEXT if text is None else text)
-    refuse_bytes(ids, where="ids")
-    row = list(ids)[: model.config.n_positions]
+    row = as_ids(ids, "ids")[: model.config.n_positions]
     if len(row) < 2:
         raise ArgumentError("too short to study", where="text", expected="two tokens or more", got=len(row))
     check_prompts(model, [row])
@@ -149,7 +176,7 @@ def _row(model: GPT2, text: str | None, ids: Sequence[int] | None) -> list[int]:
 
 
 def _forward(model: GPT2, row: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
-    run = model.run(list(row), taps=["embed", "h.*.resid_post", "ln_f"])
+    run = model.run(list(row), taps=["embed", "h.*.resid_post", "ln_f"], nonfinite="refuse")
     return run.logits[0].float(), {name: value.double() for name, value in run.taps.items()}
 
 
@@ -160,7 +187,21 @@ def _relative(actual: Tensor, expected: Tensor) -> float:
 def _perplexity(logits: Tensor, row: Sequence[int]) -> float:
     """exp of the mean surprise, in nats, of each token but the first."""
     targets = torch.tensor(row[1:], device=logits.device)  # [pos - 1]
-    return math.exp(float(functional.cross_entropy(logits[:-1].double(), targets)))
+    surprise = float(functional.cross_entropy(logits[:-1].double(), targets))
+    return math.exp(surprise) if surprise < MOST_NATS else math.inf
+
+
+def _figure(perplexity: float) -> str:
+    if not math.isfinite(perplexity):
+        return f"inf (over {int(MOST_NATS)} nats a token)"
+    return f"{perplexity:.3f}" if perplexity < LONGEST else f"{perplexity:.4g}"
+
+
+def _change(perplexity: float, base: float) -> str:
+    if not (math.isfinite(perplexity) and math.isfinite(base)):
+        return ""
+    percent = 100 * (perplexity / base - 1)
+    return f" ({percent:+.2f} %)" if percent < LONGEST else f" ({percent:+.3g} %)"
 
 
 def _parting(base: GPT2, model: GPT2, prompt: list[int], ours: list[int], theirs: list[int]) -> Parting | None:

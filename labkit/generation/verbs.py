@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeAlias, TypedDict, Unpack
 
-import numpy as np
-from torch import Tensor
-
 from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError, UnknownNameError
-from labkit.generation.continuation import Continuation, Window
+from labkit.generation.continuation import Continuation, Ids, Window, as_ids, check_model
 from labkit.generation.lookup import Lookup
 from labkit.generation.settings import MAX_SEED, Settings, Sourced, as_tuple, option_names, resolve
 from labkit.generation.text import TextFeed, note_unknown, text_of
@@ -27,7 +24,7 @@ GPT2_VOCABULARY = 50257
 FRESH = "fresh"
 """The origin of a seed that nobody gave."""
 
-Prompt: TypeAlias = "str | Sequence[int] | Tensor | np.ndarray[tuple[int], np.dtype[np.integer]]"
+Prompt: TypeAlias = "str | Ids"
 """A text, or its ids [pos]."""
 
 
@@ -250,8 +247,7 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
     for name in options:
         if name not in Options.__annotations__:
             raise UnknownNameError.near("option", name, Options.__annotations__)
-    if not isinstance(model, GPT2):
-        raise ArgumentTypeError("not a model", where="model", expected="a GPT2, as load_gpt2 gives", got=repr(model))
+    check_model(model)
     refuse_bytes(prompts, where="prompts")
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
         raise ArgumentTypeError("not a list of prompts", where="prompts", got=shown(repr(prompts)))
@@ -316,10 +312,4 @@ def _ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[int]:
     if isinstance(prompt, str):
         assert tokenizer is not None
         return tokenizer.encode(prompt)
-    refuse_bytes(prompt, where="prompt")
-    values = prompt.tolist() if isinstance(prompt, Tensor | np.ndarray) else prompt
-    if not isinstance(values, Sequence) or not all(
-        isinstance(each, int) and not isinstance(each, bool) for each in values
-    ):
-        raise ArgumentTypeError("a prompt is a text or a row of ids", where="prompt", got=type(prompt).__name__)
-    return list(values)
+    return as_ids(prompt, "prompt", what="a prompt is a text or a row of ids")

@@ -1,16 +1,18 @@
 """The roofline's arithmetic and figure, the dtype study's numbers against numbers made another way."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel
 
 from labkit.bench.generate import MEMORY, _Bench
-from labkit.errors import ArgumentError
+from labkit.errors import ArgumentError, NonFiniteError
 from labkit.figures.roofline import draw_roofline
-from labkit.generation.dtype_study import dtype_study
+from labkit.generation.dtype_study import DtypeResult, DtypeStudy, NotFinite, dtype_study
 from labkit.generation.prepared import prepare
 from labkit.generation.roofline import Beside, Rate, Roofline, bytes_per_token, operations_per_token, read_bandwidth
 from labkit.generation.threads import sensible_threads, threads
@@ -121,6 +123,8 @@ def test_the_study_s_numbers(random_folder: Path) -> None:
         loss = float(models[torch.float64](ids, labels=ids).loss)
     assert study.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
     short, exact = study.results
+    assert isinstance(short, DtypeResult)
+    assert isinstance(exact, DtypeResult)
     assert exact.max_logit_difference < 1e-4
     assert exact.parting is None
     reference = float((logits[torch.float32] - logits[torch.float64]).abs().max())
@@ -136,11 +140,40 @@ def test_a_parting_is_found_and_judged(random_folder: Path, tmp_path: Path) -> N
     for seed in range(12):
         ids = torch.randint(257, (8,), generator=torch.Generator().manual_seed(seed)).tolist()
         study = dtype_study(random_folder, ids=ids, dtypes=[torch.bfloat16], tokens=50)
+        assert isinstance(study.results[0], DtypeResult)
         partings.append(study.results[0].parting)
     found = [each for each in partings if each is not None]
     assert found
     assert all(each.lead >= 0 and each.float32_id != each.other_id for each in found)
     assert sum(each.coin_flip for each in found) == len(found)
+
+
+def study_with(folder: Path, target: Path, name: str, factor: float, dtypes: list[torch.dtype]) -> DtypeStudy:
+    """A study of the checkpoint with one parameter made larger."""
+    shutil.copytree(folder, target)
+    tensors = load_file(target / "model.safetensors")
+    tensors[f"transformer.{name}"] *= factor
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return dtype_study(target, ids=IDS, dtypes=dtypes, tokens=4)
+
+
+def test_a_perplexity_beyond_float64_is_told(random_folder: Path, tmp_path: Path) -> None:
+    study = study_with(random_folder, tmp_path / "sure", "ln_f.weight", 3000.0, [torch.bfloat16])
+    assert study.perplexity == math.inf
+    assert "float32 perplexity inf (over 709 nats a token)\n" in str(study)
+    assert "perplexity inf (over 709 nats a token)\n" in str(study).split("bfloat16")[1]
+
+
+def test_a_dtype_that_overflows_is_told_beside_the_others(random_folder: Path, tmp_path: Path) -> None:
+    study = study_with(random_folder, tmp_path / "large", "ln_f.weight", 60000.0, [torch.float16, torch.bfloat16])
+    broken, short = study.results
+    assert isinstance(broken, NotFinite)
+    assert broken.told.startswith("ln_f: the first tap that is not finite (got ")
+    assert isinstance(short, DtypeResult)
+    assert short.max_logit_difference > 0
+    assert "\n  float16: nothing to compare, ln_f: the first tap that is not finite" in str(study)
+    with pytest.raises(NonFiniteError, match="ln_f: the first tap that is not finite"):
+        study_with(random_folder, tmp_path / "beyond", "ln_f.weight", 3e38, [])
 
 
 def test_what_cannot_be_studied(random_folder: Path) -> None:
