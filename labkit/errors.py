@@ -22,6 +22,9 @@ A message is one line: where, what, expected, got, and what to do next.
 import difflib
 from collections.abc import Iterable
 
+LISTED = 20
+"""Names that are listed where one is unknown and none is near it."""
+
 
 class LabkitError(Exception):
     """Root of every error that a user of labkit can cause.
@@ -111,11 +114,11 @@ class UnknownNameError(LabkitError, KeyError):
 
     @classmethod
     def near(cls, kind: str, name: object, known: Iterable[str], *, where: object = None) -> "UnknownNameError":
-        """The error for ``name``, with up to three near names from ``known``."""
+        """The error for ``name``, with up to three near names from ``known``; with all of a short list where none is near."""
         names = list(known)
         close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
-        listed = ", ".join(repr(each) for each in (close or names[:12]))
-        more = "" if close or len(names) <= 12 else f" and {len(names) - 12} more"
+        listed = ", ".join(repr(each) for each in (close or names[:LISTED]))
+        more = "" if close or len(names) <= LISTED else f" and {len(names) - LISTED} more"
         fix = f"did you mean {listed}?" if close else f"known: {listed}{more}" if names else "there are none"
         return cls(f"no {kind} named {name!r}", where=where, fix=fix)
 

@@ -24,9 +24,6 @@ from labkit.storage import save_safetensors
 Layout = Literal["hf", "linear"]
 """``hf``: what transformers writes and loads; ``linear``: the same names with nn.Linear matrices, [out, in]."""
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64}
-"""Dtypes to write, by the names of the command line."""
-
 COMPANIONS = (
     "generation_config.json",
     "vocab.json",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labkit.cli.console import complain, progress, show, show_record, write_json
+from labkit.cli.options import dtype_of
 from labkit.errors import ArgumentError, CheckpointError, LabkitError
 from labkit.outside import safe, shown
 from labkit.words import counted
@@ -77,7 +78,9 @@ def convert(
     source: Annotated[Path, typer.Argument(help="A checkpoint folder, a safetensors file, or a pickle.")],
     target: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
     *,
-    dtype: Annotated[str | None, typer.Option(help="bf16, f16, f32 or f64 (default: as stored).")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16, float16, float32 or float64 (default: as stored).")
+    ] = None,
     shard_size: Annotated[str | None, typer.Option(help="Split over shards of at most this, such as 200MB.")] = None,
     layout: Annotated[
         str, typer.Option(help="hf (what transformers loads) or linear (matrices as nn.Linear has them).")
@@ -100,16 +103,14 @@ def convert(
 ) -> int:
     """Write a checkpoint anew: another dtype, shards, layout, or from another code base; whole or not at all."""
     with progress() as say:
-        from labkit.checkpoint.export import DTYPES, save_snapshot
+        from labkit.checkpoint.export import save_snapshot
 
-        if dtype is not None and dtype not in DTYPES:
-            raise ArgumentError("no such dtype", where="--dtype", expected=", ".join(DTYPES), got=dtype)
         if layout not in ("hf", "linear"):
             raise ArgumentError("no such layout", where="--layout", expected="hf, linear", got=layout)
         say("reading the source")
         checkpoint = _read(source, names, config, untie=untie, zero_biases=zero_biases, allow_pickle=allow_pickle)
         say("writing")
-        number_type = None if dtype is None else DTYPES[dtype]
+        number_type = None if dtype is None else dtype_of(dtype)
         export = save_snapshot(
             checkpoint.config,
             checkpoint.parameters,

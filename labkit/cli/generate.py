@@ -9,16 +9,14 @@ import typer
 
 from labkit.cli.bench import bench
 from labkit.cli.console import progress, show_record, show_text, tell, write_json
-from labkit.cli.options import OPTIONS
+from labkit.cli.options import OPTIONS, dtype_of
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, parse_ids, stand_in_rows
-from labkit.errors import ArgumentError, FileAccessError, UnknownNameError
+from labkit.errors import ArgumentError, FileAccessError
 from labkit.outside import read_regular, safe
 from labkit.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import torch
 
     from labkit.generation import Stream
     from labkit.generation.roofline import Roofline
@@ -78,7 +76,7 @@ def generate(
 
         if threads is not None:
             check_threads(threads)
-        network = load_gpt2(model, dtype=dtype_named(dtype), device=device)
+        network = load_gpt2(model, dtype=dtype_of(dtype), device=device)
         torch.set_num_threads(sensible_threads(network) if threads is None else threads)
         options: dict[str, Any] = {
             "tokens": tokens,
@@ -148,7 +146,7 @@ def dtype_study(
 
         from labkit.generation.dtype_study import dtype_study as study
 
-        chosen = [dtype_named(name) for name in dtype or ["bfloat16", "float16"]]
+        chosen = [dtype_of(name) for name in dtype or ["bfloat16", "float16"]]
         if words is None and row is None:
             row = next(iter(stand_in_rows(folder) or []), None)
         result = study(folder, text=words, ids=row, dtypes=chosen, tokens=tokens, device=device, say=say)
@@ -178,16 +176,6 @@ def bench_generate(
 
         results = measure(folder, device=device, tokens=tokens, repeats=repeats, clock=clock, say=say)
     return _show_bench(results, json)
-
-
-def dtype_named(name: str) -> "torch.dtype":
-    """The dtype that a model can compute in by its name; raises ``UnknownNameError``."""
-    from labkit.load import COMPUTE_DTYPES
-
-    dtypes = {str(each).removeprefix("torch."): each for each in COMPUTE_DTYPES}
-    if name not in dtypes:
-        raise UnknownNameError.near("dtype", name, dtypes)
-    return dtypes[name]
 
 
 def _show_bench(results: "Sequence[Roofline]", json: str | None) -> int:

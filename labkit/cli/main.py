@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from labkit import __version__
-from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
+from labkit.cli import bench, checkpoint, explain, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.cli.entry import Stopped
-from labkit.cli.options import told, told_usage
+from labkit.cli.options import spelled, told, told_usage
 from labkit.cli.places import placed
 from labkit.cli.streams import ReaderGoneError
 from labkit.errors import LabkitError
@@ -36,12 +36,13 @@ tokenizer.register(app)
 verify.register(app)
 faults.register(app)
 trace.register(app)
+explain.register(app)
 invariants.register(app)
 generate.register(app)
 lab.register(app)
 for each in (*app.registered_commands, *bench.bench.registered_commands):
     assert each.callback is not None
-    each.callback = placed(each.callback)
+    each.callback = spelled(placed(each.callback))
 
 
 def show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)

@@ -1,10 +1,14 @@
 """Errors told in the words of the command line: the library's, and mistakes in calling a command."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
-from labkit.errors import ArgumentError, LabkitError
+from labkit.errors import ArgumentError, LabkitError, UnknownNameError
 from labkit.outside import shown
+
+if TYPE_CHECKING:
+    import torch
 
 LONGEST = 200
 """Characters of the parser's own words that are shown: it repeats every argument, as a pattern of many files gives them."""
@@ -20,6 +24,18 @@ OPTIONS: Mapping[str, str] = {
     },
 }
 """Arguments that an error may stand at -> the options that fill them."""
+
+SPELLINGS: Mapping[str, str] = {
+    short: name
+    for name, others in {
+        "float32": ("f32", "fp32"),
+        "bfloat16": ("bf16",),
+        "float16": ("f16", "fp16"),
+        "float64": ("f64", "fp64"),
+    }.items()
+    for short in (name, *others)
+}
+"""What ``--dtype`` may say, in every command -> torch's name."""
 
 PHRASES: Mapping[str, str] = {
     "pass tokenizer=, or give the prompt as ids": "give --ids in place of the text",
@@ -38,6 +54,40 @@ PHRASES: Mapping[str, str] = {
     "untie=True loads the stored head": "`labkit convert --untie` loads the stored head",
 }
 """What to do next, in Python's words -> the same on the command line."""
+
+
+def spelled(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, with its ``--dtype`` in torch's own name; raises ``UnknownNameError`` for another."""
+
+    @wraps(command)
+    def named(**values: Any) -> Any:
+        given = values.get("dtype")
+        if given is not None:
+            values["dtype"] = dtype_name(given) if isinstance(given, str) else [dtype_name(each) for each in given]
+        return command(**values)
+
+    return named
+
+
+def dtype_name(given: str) -> str:
+    """Torch's name of a dtype, from any of its spellings.
+
+    >>> dtype_name("bf16"), dtype_name("F32"), dtype_name("torch.float64")
+    ('bfloat16', 'float32', 'float64')
+    """
+    name = SPELLINGS.get(given.lower().removeprefix("torch."))
+    if name is None:
+        raise UnknownNameError.near("dtype", given, SPELLINGS, where="--dtype")
+    return name
+
+
+def dtype_of(name: str) -> "torch.dtype":
+    """The dtype of a name that ``dtype_name`` gave."""
+    import torch
+
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 def told(error: LabkitError) -> str:

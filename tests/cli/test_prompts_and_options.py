@@ -1,12 +1,13 @@
 """A checkpoint of a small vocabulary and no tokenizer, as transformers saves one: ids in, and errors that name options."""
 
+import inspect
 import json
 import logging
 from pathlib import Path
 
 import pytest
 
-from labkit.cli.main import run
+from labkit.cli.main import app, run
 from labkit.cli.options import PHRASES
 from tests.oracles import random_checkpoint
 
@@ -114,3 +115,32 @@ def test_the_phrases_that_are_put_into_options_are_the_library_s(root: Path) -> 
     sources = [path for path in (root / "labkit").rglob("*.py") if path.parent.name != "cli"]
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
     assert [phrase for phrase in PHRASES if phrase not in text] == []
+
+
+DTYPED = {
+    "verify": ["--ids", "5,6,7", "--tokens", "0"],
+    "trace": ["-o", "{target}"],
+    "generate": ["Hi", "--tokens", "1"],
+    "dtype-study": ["--tokens", "1"],
+    "convert": ["{embedded}", "{target}", "--no-check"],
+    "invariants": ["--ids", "5,6,7"],
+}
+
+
+@pytest.mark.parametrize("command", DTYPED)
+def test_a_dtype_goes_by_any_of_its_names(command: str, embedded: Path, tmp_path: Path, capsys: Capture) -> None:
+    for number, name in enumerate(("bf16", "bfloat16", "BF16")):
+        words = [word.format(embedded=embedded, target=tmp_path / str(number)) for word in DTYPED[command]]
+        assert run([command, *words, "--dtype", name]) == 0
+        capsys.readouterr()
+    assert run([command, *words, "--dtype", "bf61"]) == 2
+    assert "--dtype: no dtype named 'bf61'; did you mean 'bf16'" in capsys.readouterr().err
+
+
+def test_every_command_with_a_dtype_is_tried() -> None:
+    commands = {
+        each.name or each.callback.__name__.replace("_", "-"): each.callback
+        for each in app.registered_commands
+        if each.callback is not None
+    }
+    assert {name for name, call in commands.items() if "dtype" in inspect.signature(call).parameters} == set(DTYPED)

@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_run(
         (["verify", "--ids", "a,b"], "not a list of token ids"),
         (["verify", "--ids", "99999"], "beyond the vocabulary"),
         (["verify", "--prompt", "a", "--ids", "1"], "both given"),
-        (["verify", "--dtype", "int8"], "unknown dtype"),
+        (["verify", "--dtype", "int8"], "no dtype named 'int8'; known: 'float32', 'f32'"),
         (["verify", "--device", "cuda:99"], "device"),
         (["verify", "--no-such-option"], "--no-such-option"),
         (["verify", "--tokens", "x"], "--tokens"),

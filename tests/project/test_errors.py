@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from labkit import errors
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, UnknownNameError
 
 KINDS = [
     (name, kind)
@@ -34,3 +34,10 @@ def test_the_message_is_one_line_with_everything_in_it(name: str, kind: type[Lab
     assert str(error).startswith("a.safetensors: it is wrong (expected [2, 3], got [3, 2]); mend it")
     assert "\n" not in str(error)
     assert name in repr(error)
+
+
+@pytest.mark.parametrize(("count", "more"), [(14, ""), (20, ""), (21, " and 1 more")])
+def test_a_short_list_of_names_is_told_whole(count: int, more: str) -> None:
+    names = [f"name-{number}" for number in range(count)]
+    fix = str(UnknownNameError.near("option", "?", names)).partition("; known: ")[2]
+    assert fix == ", ".join(map(repr, names[:20])) + more

@@ -18,7 +18,7 @@ from labkit.errors import (
     TextError,
     UnknownNameError,
 )
-from labkit.generation import Settings, generate_batch, stream
+from labkit.generation import Settings, generate_batch, greedy, stream
 from labkit.generation.dtype_study import dtype_study
 from labkit.load import embedded
 from labkit.storage import open_snapshot, save_snapshot
@@ -230,6 +230,7 @@ BYTES: dict[str, Callable[[Any], object]] = {
     "prompts": lambda data: generate_batch(labkit.load_gpt2(), data, tokens=1),
     "a row of prompts": lambda data: generate_batch(labkit.load_gpt2(), ["a", data], tokens=1),
     "a stream's prompt": lambda data: stream(labkit.load_gpt2(), data, tokens=1),
+    "ids to go on with": lambda data: greedy(labkit.load_gpt2(), data, 1),
     "a stop id": lambda data: labkit.generate(labkit.load_gpt2(), "a", tokens=1, stop_ids=data),
     "a stop": lambda data: labkit.generate(labkit.load_gpt2(), "a", tokens=1, stop=data),
     "settings' stop ids": lambda data: Settings(stop_ids=data),
