@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from labkit import __version__
-from labkit.cli import bench, checkpoint, faults, generate, invariants, lab, storage, tokenizer, trace, verify
+from labkit.cli import bench, checkpoint, explain, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.cli.entry import Stopped
 from labkit.cli.options import spelled, told, told_usage
@@ -36,6 +36,7 @@ tokenizer.register(app)
 verify.register(app)
 faults.register(app)
 trace.register(app)
+explain.register(app)
 invariants.register(app)
 generate.register(app)
 lab.register(app)
