@@ -9,34 +9,37 @@ from pathlib import Path
 import nbformat
 import pytest
 
-RUN = ["README.md", "docs/checkpoints.md", "docs/generation.md", "docs/tokenizer.md", "docs/traces.md"]
-"""Documents whose Python needs nothing but labkit, and the files that ``corpus`` makes."""
-
-
-def snippets(text: str) -> list[str]:
-    """The Python of a document, block by block."""
-    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-
-
-@pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder that is not the project's, with the one file that a document reads."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_text("It is a truth universally acknowledged.\n")
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", RUN)
-@pytest.mark.usefixtures("corpus")
-def test_the_python_of_a_document_runs_from_any_folder(name: str, root: Path) -> None:
-    blocks = snippets((root / name).read_text(encoding="utf-8"))
-    assert blocks
-    scope: dict[str, object] = {}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{name}, Python block {number}", "exec"), scope)
-
-
 DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (Path(__file__).parents[2] / "docs").glob("*.md"))]
+
+NETWORK = "network"
+"""Word after ``python`` at the fence of a block that needs one."""
+
+
+def snippets(text: str) -> list[tuple[str, str]]:
+    """The Python of a document, block by block: the words after ``python`` at its fence, and the code."""
+    return re.findall(r"^```python *(.*)\n((?s:.*?))^```$", text, re.MULTILINE)
+
+
+WITH_PYTHON = [name for name in DOCUMENTS if snippets((Path(__file__).parents[2] / name).read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("name", WITH_PYTHON)
+def test_the_python_of_a_document_runs_in_order_from_any_folder(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {}
+    for number, (words, block) in enumerate(snippets((root / name).read_text(encoding="utf-8"))):
+        assert words in ("", NETWORK)
+        code = compile(block, f"{name}, Python block {number}", "exec")
+        if words != NETWORK:
+            exec(code, scope)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_python_stands_between_fences_where_it_is_run(name: str, root: Path) -> None:
+    text = (root / name).read_text(encoding="utf-8")
+    assert re.findall(r"^    +(?:import \w+|from [\w.]+ import .*)$", text, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

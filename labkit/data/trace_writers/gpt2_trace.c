@@ -1,7 +1,7 @@
 /* A complete GPT-2 in C that writes a labkit trace: every stage of the forward pass, in one safetensors file.
  *
  *     cc -O2 -o gpt2_trace gpt2_trace.c -lm
- *     ./gpt2_trace FOLDER OUT.safetensors 15496 11 995 0
+ *     ./gpt2_trace FOLDER OUT.safetensors 1025 363 258 1901
  *     labkit lint-trace OUT.safetensors --model FOLDER
  *     labkit verify FOLDER --trace OUT.safetensors
  *
