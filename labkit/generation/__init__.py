@@ -17,6 +17,7 @@ from labkit.lazy import lazy_names
 if TYPE_CHECKING:
     from labkit.generation.cache import KVCache as KVCache
     from labkit.generation.continuation import greedy as greedy
+    from labkit.generation.prepared import forget as forget
     from labkit.generation.settings import Settings as Settings
     from labkit.generation.settings import checkpoint_settings as checkpoint_settings
     from labkit.generation.verbs import Generation as Generation
@@ -34,6 +35,7 @@ _HOMES = {
     "Stream": "labkit.generation.verbs",
     "Token": "labkit.generation.verbs",
     "checkpoint_settings": "labkit.generation.settings",
+    "forget": "labkit.generation.prepared",
     "generate": "labkit.generation.verbs",
     "generate_batch": "labkit.generation.verbs",
     "greedy": "labkit.generation.continuation",

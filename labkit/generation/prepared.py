@@ -58,7 +58,7 @@ class Prepared:
     product: Product  # of (bias, x, weight), as torch.addmm
     unembed: Callable[[Tensor, Tensor], Tensor]  # of (x, head), as torch.mm
     upcast: bool  # attention in float32 although the weights are shorter
-    state: tuple[int, ...]  # how often each parameter had been written to when it was prepared
+    mark: "Mark"  # by which a change of the parameters since is noticed
 
     @cached_property
     def packed(self) -> "Prepared":
@@ -96,19 +96,56 @@ class Prepared:
         return sum(each.nbytes for pair in pairs for each in pair) + self.head.nbytes
 
 
+SAMPLES = 32
+"""Values of each parameter that are looked at before every text: a table that is exchanged is seen, in about half a millisecond."""
+
+Mark = tuple[tuple[tuple[int, int], ...], bytes]
+"""Of each parameter how often it was written to and where it lies; a sample of all values."""
+
+
 def prepare(model: GPT2) -> Prepared:
-    """The model's parameters made ready; what was made before is used again unless a parameter was changed since."""
-    state = tuple(each._version for each in model.parameters_by_name.values())
+    """The model's parameters made ready; what was made before is used again unless a parameter was changed since.
+
+    Every change in place is noticed. One that torch does not count (through ``.data``, or of a model made under
+    ``torch.inference_mode``) is noticed where it moves a parameter or one of the values sampled: ``forget`` is for
+    the rest.
+    """
+    mark = _mark(model)
     known = _PREPARED.get(model)
-    if known is None or known.state != state:
-        known = _PREPARED[model] = _prepare(model, state)
+    if known is None or known.mark != mark:
+        known = _PREPARED[model] = _prepare(model, mark)
     return known
+
+
+def forget(model: GPT2) -> None:
+    """Make nothing of what is prepared for this model count any more, so that the next text reads every parameter anew.
+
+    For changes that torch does not count, of single values through ``.data``:
+
+    >>> from labkit.load import load_gpt2
+    >>> model = load_gpt2(mode="owned")
+    >>> model.parameters_by_name["wte.weight"].data[7, 3] = 1.0
+    >>> forget(model)
+    """
+    _PREPARED.pop(model, None)
 
 
 _PREPARED: WeakKeyDictionary[GPT2, Prepared] = WeakKeyDictionary()
 
 
-def _prepare(model: GPT2, state: tuple[int, ...]) -> Prepared:
+@torch.no_grad()
+def _mark(model: GPT2) -> Mark:
+    parameters = model.parameters_by_name.values()
+    places = tuple((0 if each.is_inference() else each._version, each.data_ptr()) for each in parameters)
+    return places, torch.cat([_sample(each) for each in parameters]).cpu().view(torch.uint8).numpy().tobytes()
+
+
+def _sample(parameter: Tensor) -> Tensor:
+    flat = (parameter if parameter.is_contiguous() else parameter.t()).reshape(-1)  # [value], a view if one can be
+    return flat[:: flat.numel() // SAMPLES | 1]  # an odd step, so that it does not stay in one column
+
+
+def _prepare(model: GPT2, mark: Mark) -> Prepared:
     config, p = model.config, model.parameters_by_name
 
     def product(name: str) -> Pair:
@@ -141,7 +178,7 @@ def _prepare(model: GPT2, state: tuple[int, ...]) -> Prepared:
         product=torch.addmm,
         unembed=torch.mm,
         upcast=config.reorder_and_upcast_attn and model.dtype in HALF,
-        state=state,
+        mark=mark,
     )
 
 

@@ -2,16 +2,20 @@
 
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import GPT2LMHeadModel
 
 from labkit.bench.generate import MEMORY, _Bench
 from labkit.errors import ArgumentError, NonFiniteError
 from labkit.figures.roofline import draw_roofline
+from labkit.generation import forget, generate, generate_batch
+from labkit.generation.decoder import FastDecoder
 from labkit.generation.dtype_study import DtypeResult, DtypeStudy, NotFinite, dtype_study
 from labkit.generation.prepared import prepare
 from labkit.generation.roofline import Beside, Rate, Roofline, bytes_per_token, operations_per_token, read_bandwidth
@@ -181,3 +185,51 @@ def test_what_cannot_be_studied(random_folder: Path) -> None:
         dtype_study(random_folder, ids=[1])
     with pytest.raises(ArgumentError, match="a text and ids were both given"):
         dtype_study(random_folder, ids=[1, 2], text="Hi")
+
+
+EDITS: dict[str, Callable[[Tensor], object]] = {
+    "in place": lambda each: each.mul_(0.5),
+    "in place, one value": lambda each: each[(0,) * each.dim()].add_(1.0),
+    "data flipped": lambda each: each.data.copy_(each.data.flip(0)),
+    "data scaled": lambda each: each.data.mul_(0.5),
+    "data exchanged": lambda each: setattr(each, "data", each.data.flip(0).contiguous()),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_edited_parameter_is_followed(random_folder: Path, edit: str, dtype: torch.dtype, batch: int) -> None:
+    for name in ("wte.weight", "lm_head.weight", "h.1.mlp.c_fc.weight", "h.0.attn.c_attn.bias", "ln_f.weight"):
+        model = load_gpt2(random_folder, mode="owned", dtype=dtype)
+        before = FastDecoder(model, batch=batch).prefill([[0, 1, 2]] * batch)
+        EDITS[edit](model.parameters_by_name[name])
+        logits = FastDecoder(model, batch=batch).prefill([[0, 1, 2]] * batch)  # [batch, vocab]
+        exact = model([0, 1, 2])[0, -1]  # [vocab]
+        assert (logits - exact).abs().max() < (1e-3 if dtype == torch.float32 else 0.5)
+        assert not torch.equal(logits, before)
+
+
+def test_one_value_changed_behind_torch_s_count_is_followed_when_told(random_folder: Path) -> None:
+    model = load_gpt2(random_folder, mode="owned")
+    likeliest = generate(model, [1, 2, 3], tokens=1).ids[0]
+    table = model.parameters_by_name["lm_head.weight"]
+    table.data[7] = 50 * table.data[likeliest]  # no value of row 7 is one of those sampled
+    assert generate(model, [1, 2, 3], tokens=1).ids == (likeliest,)
+    forget(model)
+    assert generate(model, [1, 2, 3], tokens=1).ids == generate(model, [1, 2, 3], tokens=1, cache=False).ids == (7,)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_model_made_in_inference_mode_generates(random_folder: Path, batch: int) -> None:
+    expected = generate(load_gpt2(random_folder), [1, 2, 3], tokens=12).ids
+    with torch.inference_mode():
+        model = load_gpt2(random_folder, mode="owned")
+        assert generate(model, [1, 2, 3], tokens=12).ids == expected
+    for options in ({}, {"cache": False}, {"lookup": True} if batch == 1 else {}):
+        for each in generate_batch(model, [[1, 2, 3]] * batch, tokens=12, **options):
+            assert each.ids == expected
+    with torch.inference_mode():
+        model.parameters_by_name["lm_head.weight"].copy_(model.parameters_by_name["lm_head.weight"].flip(0))
+    cached, whole = (generate(model, [1, 2, 3], tokens=12, cache=cache).ids for cache in (True, False))
+    assert cached == whole != expected
