@@ -53,7 +53,12 @@ def generate(
     stop_id: Annotated[list[int] | None, typer.Option(help="End at this id; may be given several times.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
-    cache: Annotated[bool, typer.Option(help="Without: the whole text is run again for every token.")] = True,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            help="Without: the whole text is run again for every token (in bfloat16 and float16 rounding may part the texts)."
+        ),
+    ] = True,
     lookup: Annotated[
         bool, typer.Option(help="Several greedy ids a pass where the text repeats; the same ids.")
     ] = False,

@@ -1,5 +1,6 @@
 """Composes the commands and turns every error into one line and an exit code."""
 
+import inspect
 import os
 import sys
 from typing import Annotated
@@ -21,12 +22,14 @@ NOBODY_READS = 141  # as the shell has it for a program that SIGPIPE ended
 app = typer.Typer(
     name="labkit",
     epilog=(
-        "Documentation: README.md, and in docs/ verification.md, traces.md, your-engine.md, invariants.md, "
-        "checkpoints.md, storage.md, tokenizer.md, generation.md, notebooks.md."
+        "\b\nDocumentation: README.md, and in docs/ verification.md, traces.md,\n"
+        "your-engine.md, invariants.md, checkpoints.md, storage.md, tokenizer.md,\n"
+        "generation.md, notebooks.md."  # in lines of its own, because a name is broken at its hyphen otherwise
     ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of options in a terminal of 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 storage.register(app)
@@ -42,6 +45,7 @@ generate.register(app)
 lab.register(app)
 for each in (*app.registered_commands, *bench.bench.registered_commands):
     assert each.callback is not None
+    each.short_help = inspect.getdoc(each.callback)  # whole: what is not given here is cut in the list of commands
     each.callback = spelled(placed(each.callback))
 
 
