@@ -156,14 +156,14 @@ def show_bytes(
 
 
 def check(
-    path: Annotated[
-        Path,
+    paths: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="PATH",
-            help="A safetensors file, or a snapshot folder (default: the embedded checkpoint).",
+            metavar="[PATH]…",
+            help="Safetensors files, or snapshot folders (default: the embedded checkpoint).",
             show_default=False,
         ),
-    ] = Path(EMBEDDED),
+    ] = None,
     *,
     json: Json = None,
 ) -> int:
@@ -171,12 +171,16 @@ def check(
     from labkit.report.storage_findings import check_json, render_check
     from labkit.storage.checking import check_path
 
-    found = check_path(path)
+    places = paths or [Path(EMBEDDED)]
+    found = []
+    for place in places:
+        found.append(check_path(place))
+        if json != "-":
+            show(render_check(found[-1], place))
     if json is not None:
-        write_json(check_json(found), json)
-    if json != "-":
-        show(render_check(found))
-    return found.return_code
+        every = [check_json(each) for each in found]
+        write_json(every[0] if len(every) == 1 else every, json)
+    return max(each.return_code for each in found)
 
 
 def diff(

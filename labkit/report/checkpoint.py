@@ -6,9 +6,8 @@ Names come from files that anybody may have written: they are escaped before the
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
-from typing import Any, Literal
+from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +15,7 @@ from rich.text import Text
 from labkit.checkpoint import LoadReport, TensorRow
 from labkit.checkpoint.inventory import Count, Inventory
 from labkit.checkpoint.records import Statistics
-from labkit.report.plain import plain
+from labkit.report.plain import columns, plain
 from labkit.report.storage import size_text
 
 _RIGHT = ("bytes", "min", "max", "mean", "std")
@@ -24,11 +23,8 @@ _RIGHT = ("bytes", "min", "max", "mean", "std")
 
 def render_load_report(report: LoadReport) -> RenderableType:
     """Every tensor of the report in a table, and the notes under it."""
-    columns, rows = _table(report)
-    table = Table(title=plain(_title(report)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in _RIGHT else "left"
-        table.add_column(column, justify=justify, no_wrap=column == "tensor", overflow="fold")
+    names, rows = _table(report)
+    table = columns(names, right=_RIGHT, title=plain(_title(report)))
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
     return Group(table, *(plain(f"- {note}") for note in report.notes))
@@ -36,8 +32,8 @@ def render_load_report(report: LoadReport) -> RenderableType:
 
 def load_report_html(report: LoadReport) -> str:
     """The same as a table of HTML, every name escaped."""
-    columns, rows = _table(report)
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    names, rows = _table(report)
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{_markup(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     notes = "".join(f"<li>{_markup(note)}</li>" for note in report.notes)
     return (
@@ -126,9 +122,7 @@ def _markup(text: str) -> str:
 
 
 def _count_table(title: str, counts: Sequence[Count]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in ("", "tensors", "parameters", "by formula", "bytes"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = columns(("",), ("tensors", "parameters", "by formula", "bytes"), title=title)
     for each in counts:
         style = "" if each.numel == each.expected_numel or each.formula == "none" else "red"
         table.add_row(

@@ -1,20 +1,17 @@
 """What ``labkit doctor`` found -> a table for the terminal."""
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from labkit.hub.doctor import Diagnosis
-from labkit.report.plain import plain
+from labkit.report.plain import columns, plain
 
 _STYLES = {"ok": "green", "note": "yellow", "missing": "bold red"}
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> RenderableType:
     """Every finding in its group, and one line of summary."""
-    table = Table(show_lines=False)
-    for column in ("", "what", "state", "found"):
-        table.add_column(column, overflow="fold")
+    table = columns(("", "what", "state", "found"))
     group = ""
     for each in diagnosis.findings:
         heading = each.group if each.group != group else ""

@@ -10,22 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from labkit.report.plain import plain
+from labkit.report.plain import columns, plain
 from labkit.storage import Entry, Header
 from labkit.words import counted
 
 _SHOWN_METADATA = 20
 _SHOWN_CHARACTERS = 100
-
-
-def columns(names: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table: columns of text that fold where the terminal is narrow, then columns of numbers that never do."""
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for number in numbers:
-        table.add_column(number, justify="right", no_wrap=True)
-    return table
 
 
 def size_text(nbytes: int) -> str:

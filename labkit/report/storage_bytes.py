@@ -1,6 +1,7 @@
 """Rows of bytes -> a coloured hex dump: each byte in its owner's colour, and beside it what the row holds."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -86,14 +87,25 @@ def _owner_at(row: HexRow, offset: int) -> Owner:
 
 
 def _told(row: HexRow) -> Text:
-    """The row's owners in words: header tokens one by one, a tensor's elements as a range."""
-    parts: list[str] = []
-    elements = [owner for owner in row.owners if owner.kind == "element"]
-    parts.extend(owner.meaning for owner in row.owners if owner.kind not in ("element", "punctuation"))
-    for tensor in dict.fromkeys(owner.tensor for owner in elements):
-        inside = [owner for owner in elements if owner.tensor == tensor]
-        first, last = inside[0].meaning, inside[-1].meaning
-        index = first.split(" of ")[0].removeprefix("elements ").removeprefix("element ")
-        until = last.split(" of ")[0].removeprefix("elements ").removeprefix("element ")
-        parts.append(f"{tensor} {index}" + (f" … {until}" if len(inside) > 1 else ""))
+    """The row's owners in words, each tensor named once: what its header tokens say, or its elements as a range."""
+    told = (owner for owner in row.owners if owner.kind != "punctuation")
+    parts = [
+        _elements(name, [*owners]) if element else _tokens(name, owners)
+        for (name, element), owners in groupby(told, key=lambda owner: (owner.tensor, owner.kind == "element"))
+    ]
     return plain(", ".join(parts))
+
+
+def _tokens(tensor: str | None, owners: Iterable[Owner]) -> str:
+    if tensor is None:
+        return ", ".join(owner.meaning for owner in owners)
+    said = (owner.meaning.removesuffix(f" of tensor {tensor!r}").removeprefix("the ") for owner in owners)
+    return f"{tensor}: {', '.join(said)}"
+
+
+def _elements(tensor: str | None, owners: Sequence[Owner]) -> str:
+    first, last = (
+        each.meaning.split(" of ")[0].removeprefix("elements ").removeprefix("element ")
+        for each in (owners[0], owners[-1])
+    )
+    return f"{tensor} {first}" + (f" … {last}" if len(owners) > 1 else "")

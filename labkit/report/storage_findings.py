@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labkit.report.plain import plain
-from labkit.report.storage import columns
+from labkit.report.plain import columns, plain
 from labkit.storage.checking import Check
 from labkit.storage.loaders import SEES, behaviours_of
 from labkit.storage.selftest import SelftestResult
@@ -56,8 +55,10 @@ def check_json(check: Check) -> dict[str, Any]:
     }
 
 
-def render_check(check: Check) -> RenderableType:
-    """Every defect with its code, what other readers make of it, and what is allowed and yet worth knowing."""
+def render_check(check: Check, place: object) -> RenderableType:
+    """Every defect with its code, what other readers make of it, and what is allowed and yet worth knowing; then the
+    verdict on ``place``, the path that was asked about.
+    """
     parts: list[RenderableType] = []
     for defect in check.defects[:_SHOWN_DEFECTS]:
         parts.append(Text.assemble(("refused  ", "bold red"), plain(defect)))
@@ -67,8 +68,8 @@ def render_check(check: Check) -> RenderableType:
         parts.extend(_others(code))
     for caution in check.cautions:
         parts.append(Text.assemble(("caution  ", "yellow"), plain(caution)))
-    verdict = Text("sound: every rule is kept", "bold green") if not check.defects else plain(check, "bold red")
-    return Group(*parts, verdict)
+    said = f"{check}" if check.defects else "sound, every rule is kept"
+    return Group(*parts, plain(f"{place}: {said}", "bold red" if check.defects else "bold green"))
 
 
 def _others(code: str) -> Iterable[RenderableType]:

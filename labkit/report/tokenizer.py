@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from labkit.report.plain import columns
 from labkit.tokenizer import Encoding, MergeNode, MergeStep, Piece, to_symbols
 from labkit.words import counted
 
@@ -62,17 +63,13 @@ def hexadecimal(data: bytes) -> str:
 
 def render_encoding(encoding: Encoding) -> Table:
     """One row per token: id, what it shows as, its bytes, its name in vocab.json, where it stands, its piece."""
-    table = Table(
-        title=f"{counted(len(encoding.tokens), 'token')} in {counted(len(encoding.pieces), 'piece')}",
-        title_justify="left",
-    )
-    table.add_column("id", justify="right", style="cyan")
-    for name in ("text", "bytes", "name", "characters", "bytes at", "piece", "taken as"):
-        table.add_column(name)
+    title = f"{counted(len(encoding.tokens), 'token')} in {counted(len(encoding.pieces), 'piece')}"
+    names = ("id", "text", "bytes", "name", "characters", "bytes at", "piece", "taken as")
+    table = columns(names, right=("id",), title=title)
     for token in encoding.tokens:
         piece = None if token.piece is None else encoding.pieces[token.piece]
         table.add_row(
-            str(token.id),
+            Text(str(token.id), "cyan"),
             escape(visible(token.data)),
             hexadecimal(token.data),
             escape(to_symbols(token.data)),
@@ -86,9 +83,7 @@ def render_encoding(encoding: Encoding) -> Table:
 
 def render_pieces(pieces: Sequence[Piece]) -> Table:
     """One row per piece: where it stands, and why the pattern took it."""
-    table = Table(title=counted(len(pieces), "piece"), title_justify="left")
-    for name in ("piece", "characters", "bytes", "taken as", "why"):
-        table.add_column(name)
+    table = columns(("piece", "characters", "bytes", "taken as", "why"), title=counted(len(pieces), "piece"))
     for piece in pieces:
         where = f"{piece.start}:{piece.end}"
         table.add_row(escape(visible(piece.data)), where, hexadecimal(piece.data), piece.alternative, piece.why)
@@ -112,9 +107,8 @@ def render_merges(piece: Piece, steps: Sequence[MergeStep], ids: Sequence[int]) 
     )
     parts: list[RenderableType] = [head]
     if steps:
-        table = Table(show_edge=False, pad_edge=False)
-        for name in ("step", "symbols", "merge", "rank", "line", "makes", "runners-up"):
-            table.add_column(name, justify="right" if name in ("step", "rank", "line") else "left")
+        names = ("step", "symbols", "merge", "rank", "line", "makes", "runners-up")
+        table = columns(names, right=("step", "rank", "line"))
         for step in steps:
             table.add_row(*_step_cells(step))
         parts.append(table)

@@ -55,3 +55,12 @@ def test_one_invariant_holds() -> None:
     away = InvariantResult(name="b", verdict="not applicable", detail="")
     assert of_invariants([held, away]) == "1 of 2 invariants holds, 1 not applicable"
     assert of_invariants([held, held]) == "2 of 2 invariants hold"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["inventory", "--tensors"], ["doctor"], ["encode", "a b", "--show"], ["merges", "ab"]]
+)
+def test_tables_have_no_frame(arguments: list[str], capsys: Capture) -> None:
+    assert run(arguments) in (0, 1)
+    out = capsys.readouterr().out
+    assert not {*out} & {*"┏┃┡│└─━╭╰"} - ({"│"} if arguments[0] == "merges" else set())  # between a piece's symbols

@@ -98,7 +98,7 @@ RENDERERS: dict[str, Render] = {
         [(read_header(file), entry) for entry in read_header(file).entries.values()]
     ),
     "bytes": lambda file: render_rows(ByteView(file).rows(0, 4096), width=200),
-    "check": lambda file: render_check(check_path(file)),
+    "check": lambda file: render_check(check_path(file), file),
     "diff": lambda file: render_diff(_difference(file)),
     "statistics": lambda file: render_statistics(list(_statistics(file))),
 }

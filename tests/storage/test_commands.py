@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from labkit.cli.main import run
+from labkit.cli.storage import EMBEDDED
 from labkit.storage import save_safetensors, save_snapshot
 from labkit.storage.crafted import entry, frame
 
@@ -93,6 +94,9 @@ def test_bytes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "bytes", path, "--count", "32")
     assert len(text.splitlines()) == 2
     assert "the header length" in text
+    rows = output(capsys, "bytes", path, "--count", "400").splitlines()
+    assert [row for row in rows if row.count("h.0.w: ") > 1] == []
+    assert any(": field dtype, dtype" in row for row in rows)
     text = output(capsys, "bytes", path, "--tensor", "h.0.w", "--count", "24")
     assert "h.0.w [0, 0]" in text
     header = json.loads(output(capsys, "info", path, "--json", "-"))["files"][0]
@@ -105,7 +109,8 @@ def test_bytes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "sound: every rule is kept" in output(capsys, "check", path)
+    assert f"{path}: sound, every rule is kept" in output(capsys, "check", path)
+    assert f"{EMBEDDED}: sound, every rule is kept" in output(capsys, "check")
     bad = tmp_path / "bad.safetensors"
     bad.write_bytes(frame("{" + entry() + "," + entry(dtype="I32") + "}", bytes(4)))
     text = output(capsys, "check", bad, code=1)
@@ -120,6 +125,11 @@ def test_check(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["verdict"] == "defects"
     assert found["defects"][0]["others"][0]["loader"] == "safetensors 0.8.0"
     assert "no such file" in told(capsys, "check", tmp_path / "none")
+    both = output(capsys, "check", path, bad, code=1).splitlines()
+    assert both[0] == f"{path}: sound, every rule is kept"
+    assert both[-1] == f"{bad}: 1 file, 1 defect, 0 cautions"
+    found = json.loads(output(capsys, "check", path, bad, "--json", "-", code=1))
+    assert [each["verdict"] for each in found] == ["sound", "defects"]
 
 
 def test_diff(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
