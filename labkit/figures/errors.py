@@ -26,7 +26,7 @@ def draw_error_map(actual: "Tensor", expected: "Tensor", *, title: str) -> "Figu
     """
     from matplotlib.colors import LogNorm
 
-    error = (actual.double() - expected.double()).abs().clamp(min=LEAST)  # [rows, columns]
+    error = (actual.cpu().double() - expected.cpu().double()).abs().clamp(min=LEAST)  # [rows, columns]
     figure = new_figure(title, height=3.0)
     axes = dress(figure.subplots(), x="column", y="row")
     largest = float(error.max())
@@ -45,8 +45,8 @@ def draw_ulp_histogram(actual: "Tensor", expected: "Tensor", *, title: str) -> "
     >>> draw_ulp_histogram(torch.ones(4), torch.ones(4), title="equal").get_suptitle()
     'equal'
     """
-    unit = spacing(expected.double().abs(), actual.dtype)  # [...]
-    ulps = ((actual.double() - expected.double()) / unit).flatten()  # [numel]
+    exact = expected.cpu().double()  # [...]
+    ulps = ((actual.cpu().double() - exact) / spacing(exact.abs(), actual.dtype)).flatten()  # [numel]
     edge = max(2.0, float(ulps.abs().quantile(0.999)) if ulps.numel() < 1 << 24 else float(ulps.abs().max()))
     figure = new_figure(title, height=2.8)
     axes = dress(figure.subplots(), x="error in ULPs; the outermost bars hold what lies beyond", y="elements")

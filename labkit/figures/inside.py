@@ -28,7 +28,7 @@ def draw_attention(pattern: "Tensor", labels: Sequence[str], *, title: str) -> "
         axes.set_axis_off()
         if head >= heads:
             continue
-        image = axes.imshow(pattern[head].float().numpy(), cmap=f"{SEQUENTIAL}_r", vmin=0, vmax=1)
+        image = axes.imshow(pattern[head].float().cpu().numpy(), cmap=f"{SEQUENTIAL}_r", vmin=0, vmax=1)
         axes.set_title(f"head {head}", fontsize=8, color=INK)
     if image is not None:
         bar = figure.colorbar(image, ax=grid, shrink=0.8)

@@ -177,7 +177,8 @@ def _row(model: GPT2, text: str | None, ids: Sequence[int] | None) -> list[int]:
 
 def _forward(model: GPT2, row: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
     run = model.run(list(row), taps=["embed", "h.*.resid_post", "ln_f"], nonfinite="refuse")
-    return run.logits[0].float(), {name: value.double() for name, value in run.taps.items()}
+    taps = {name: value.cpu().double() for name, value in run.taps.items()}  # MPS has no float64
+    return run.logits[0].float().cpu(), taps
 
 
 def _relative(actual: Tensor, expected: Tensor) -> float:
@@ -209,7 +210,7 @@ def _parting(base: GPT2, model: GPT2, prompt: list[int], ours: list[int], theirs
     if at is None:
         return None
     text = [*prompt, *ours[:at]]
-    exact, other = (each.run(text, logits="last").logits[0, -1].double() for each in (base, model))  # each [vocab]
+    exact, other = (each.run(text, logits="last").logits[0, -1].cpu().double() for each in (base, model))  # each [vocab]
     lead = exact[ours[at]] - exact[theirs[at]]
     typical = float((other - exact - (other - exact).mean()).square().mean().sqrt())  # of one logit's rounding
     return Parting(at=at, float32_id=ours[at], other_id=theirs[at], lead=float(lead), moved=4 * typical)

@@ -41,7 +41,7 @@ def error_map(name: str, actual: Tensor, expected: Tensor) -> ErrorMap:
     ('batch 0', [[0, 0, 0], [0, 0, 100]], [0, 1, 2])
     """
     axes = tap_axes(name)[-actual.dim() :]
-    error = (actual.double() - expected.double()).abs().nan_to_num(nan=math.inf)
+    error = (actual.cpu().double() - expected.cpu().double()).abs().nan_to_num(nan=math.inf)
     worst = [int(i) for i in torch.unravel_index(error.argmax(), error.shape)]
     plane = error[tuple(worst[:-2])]  # [rows, columns]
     tall, wide = _per_cell(plane.shape[0], MOST_ROWS), _per_cell(plane.shape[1], MOST_COLUMNS)

@@ -51,7 +51,7 @@ def distributions(logits: Tensor, settings: SamplerSettings) -> list[Tensor]:
     >>> [round(p, 6) for p in distributions(torch.tensor([4.0, 2.0, 2.0]).log(), flat)[2].tolist()]
     [0.5, 0.25, 0.25]
     """
-    row = logits.double()  # [vocab]
+    row = logits.cpu().double()  # [vocab]
     found = [row.softmax(-1)]
     row = row / settings["temperature"]  # [vocab]
     found.append(row.softmax(-1))

@@ -1,4 +1,4 @@
-"""The graph's step without a capture equals the lean step (test_cuda.py: with one)."""
+"""The graph's step without a capture equals the lean step (test_devices.py: with one)."""
 
 from pathlib import Path
 from typing import Any

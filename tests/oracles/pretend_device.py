@@ -1,17 +1,17 @@
-"""A CUDA device for machines that have none: its tensors hold CPU values and answer to CUDA's rules.
+"""A GPU for machines that have none: its tensors hold CPU values and answer to CUDA's or MPS's rules.
 
-In: code that asks for ``device="cuda"``. Out: what it would compute there, or the error a GPU would raise. Tensors of
-two places do not mix, NumPy cannot see them, and a graph is captured as CUDA captures it: nothing runs while it is
-captured (what it would have made is NaN), no value may be read back or brought from the host, and each replay runs the
-very same operations on the very same memory, which has to be alive still. It shows what a program does on a GPU, not
-how fast, and not how its products round.
+In: code that asks for ``device="cuda"`` or ``"mps"``. Out: what it would compute there, or the error a GPU would raise.
+Tensors of two places do not mix, and NumPy cannot see them; MPS knows no float64. A CUDA graph is captured as CUDA
+captures it: nothing runs while it is captured (what it would have made is NaN), no value may be read back or brought
+from the host, and each replay runs the very same operations on the very same memory, which has to be alive still. It
+shows what a program does on a GPU, not how fast, and not how its products round.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 from weakref import WeakSet, ref
 
@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-CUDA = torch.device("cuda:0")
+Kind = Literal["cuda", "mps"]
 INSIDE = torch.device("privateuseone:0")
 """What torch's own C++ takes the device for: the one kind that may be registered from Python."""
 aten = torch.ops.aten
@@ -34,6 +34,13 @@ ACROSS = (aten._to_copy, aten.copy_)
 """The operations whose tensors may lie in two places."""
 INDEXED = (aten.index, aten.index_put_, aten._index_put_impl_)
 """The operations that take indices from the host, and wait for them."""
+NO_FLOAT64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64"
+
+
+class Here:
+    """Which device is pretended now."""
+
+    device = torch.device("cuda:0")
 
 
 class Memory:
@@ -64,17 +71,19 @@ class OnDevice(Tensor):
 
     @property
     def device(self) -> torch.device:
-        return CUDA
+        return Here.device
 
     @property
     def is_cuda(self) -> bool:
-        return True
+        return Here.device.type == "cuda"
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
     def numpy(self, **_options: Any) -> Any:
-        raise TypeError("can't convert cuda:0 device type tensor to numpy: copy the tensor to host memory first")
+        raise TypeError(
+            f"can't convert {Here.device} device type tensor to numpy: copy the tensor to host memory first"
+        )
 
     def __repr__(self) -> str:
         return f"OnDevice({self.held})"
@@ -124,7 +133,9 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     crosses = packet in ACROSS and (bool(theirs) or (target is not None and target.type != INSIDE.type))
     hosts = [each for each in theirs if each.dim()]
     if hosts and packet not in ACROSS + INDEXED:
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found cuda:0 and cpu in {func.name()}")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found {Here.device} and cpu in {func.name()}"
+        )
     if graph is not None and (crosses or hosts or packet in READS_BACK):
         raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {func.name()}")
 
@@ -162,6 +173,8 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
 
 def _placed(made: Tensor, ours: list[OnDevice], graph: Graph | None) -> OnDevice:
     """The result as a tensor on the device: in the memory of the one it is a view of, else in memory of its own."""
+    if Here.device.type == "mps" and made.dtype == torch.float64:
+        raise TypeError(NO_FLOAT64)
     at = made.untyped_storage()._cdata
     memory = next((each.memory for each in ours if each.held.untyped_storage()._cdata == at), None)
     if memory is None:
@@ -211,13 +224,13 @@ class _Dispatch(TorchDispatchMode):
 
 
 class _Numbered(TorchFunctionMode):
-    """``cuda`` as torch's C++ may hear it."""
+    """The device as torch's C++ may hear it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def numbered(value: Any) -> Any:
             if isinstance(value, torch.device):
-                return INSIDE if value.type == "cuda" else value
-            return INSIDE if isinstance(value, str) and value in ("cuda", "cuda:0") else value
+                return INSIDE if value.type == Here.device.type else value
+            return INSIDE if isinstance(value, str) and value in (Here.device.type, str(Here.device)) else value
 
         if func is torch.device:
             return func(*args, **(kwargs or {}))
@@ -243,6 +256,19 @@ class _Stream:
         """Everything runs in order here."""
 
 
+class _Event:
+    """Everything is done when it is recorded."""
+
+    def __init__(self, **_options: Any) -> None:
+        pass
+
+    def record(self) -> None:
+        """Nothing is under way."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
 @contextmanager
 def _on(_stream: _Stream) -> Iterator[None]:
     yield
@@ -263,30 +289,47 @@ def _register() -> None:
     _setup_privateuseone_for_python_backend()
 
 
+CHANGES: dict[Kind, list[tuple[Any, dict[str, Any]]]] = {
+    "cuda": [
+        (
+            torch.cuda,
+            {
+                "is_available": lambda: True,
+                "_lazy_init": lambda: None,
+                "device_count": lambda: 1,
+                "current_device": lambda: 0,
+                "get_device_name": lambda *_: "a pretended GPU",
+                "synchronize": lambda *_: None,
+                "Stream": _Stream,
+                "current_stream": _Stream,
+                "stream": _on,
+                "CUDAGraph": Graph,
+                "graph": _capturing,
+            },
+        )
+    ],
+    "mps": [
+        (torch, {"Event": _Event}),
+        (torch.backends.mps, {"is_available": lambda: True}),
+        (torch.mps, {"synchronize": lambda: None}),
+    ],
+}
+"""What torch says of the device, and of itself, while it is pretended."""
+
+
 @contextmanager
-def pretend_cuda() -> Iterator[None]:
-    """While it is on, ``device="cuda"`` is there."""
-    changes: dict[str, Any] = {
-        "is_available": lambda: True,
-        "_lazy_init": lambda: None,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "get_device_name": lambda *_: "a pretended GPU",
-        "synchronize": lambda *_: None,
-        "Stream": _Stream,
-        "current_stream": _Stream,
-        "stream": _on,
-        "CUDAGraph": Graph,
-        "graph": _capturing,
-    }
+def pretend_device(kind: Kind) -> Iterator[str]:
+    """While it is on, ``device=kind`` is there."""
     _register()
     with ExitStack() as stack:
-        for name, value in changes.items():
-            stack.enter_context(patch.object(torch.cuda, name, value))
+        for module, values in CHANGES[kind]:
+            for name, value in values.items():
+                stack.enter_context(patch.object(module, name, value))
+        stack.enter_context(patch.object(Here, "device", torch.device(kind, 0)))
         stack.enter_context(patch.object(torch, "Generator", _Generator))
         stack.enter_context(patch.object(threading.Thread, "run", _in_every_thread(threading.Thread.run)))
         stack.enter_context(_modes())
-        yield
+        yield kind
 
 
 @contextmanager

@@ -19,20 +19,27 @@ from labkit.verification.invariants import check_model
 from labkit.verification.trace_record import record_trace
 from tests.generation.test_decoder import worst
 from tests.generation.test_graph import PROMPTS
-from tests.oracles.pretend_cuda import pretend_cuda
+from tests.oracles.pretend_device import pretend_device
 
 no_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 no_mps = pytest.mark.skipif(not torch.backends.mps.is_available(), reason="no MPS device")
 
 
-@pytest.fixture(params=["pretended", pytest.param("real", marks=[pytest.mark.gpu, no_cuda])])
-def cuda(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A name that is a device while the test runs."""
-    if request.param == "real":
-        yield "cuda"
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A device's name, the device being there while the test runs."""
+    kind, how = request.param
+    if how == "real":
+        yield kind
         return
-    with pretend_cuda():
-        yield "cuda"
+    with pretend_device(kind) as device:
+        yield device
+
+
+CUDA = [("cuda", "pretended"), pytest.param(("cuda", "real"), marks=[pytest.mark.gpu, no_cuda])]
+MPS = [("mps", "pretended"), pytest.param(("mps", "real"), marks=[pytest.mark.gpu, no_mps])]
+
+cuda = pytest.fixture(place, name="cuda", params=CUDA, ids=" ".join)
+gpu = pytest.fixture(place, name="gpu", params=[*CUDA, *MPS], ids=" ".join)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -65,16 +72,16 @@ def test_a_step_is_captured_once_for_each_bucket_and_all_texts(
     assert captured == [16, 32, 48]
 
 
-def test_two_texts_at_once_do_not_share_a_decoder(random_folder: Path, cuda: str) -> None:
-    model, on_cpu = load_gpt2(random_folder, device=cuda), load_gpt2(random_folder)
+def test_two_texts_at_once_do_not_share_a_decoder(random_folder: Path, gpu: str) -> None:
+    model, on_cpu = load_gpt2(random_folder, device=gpu), load_gpt2(random_folder)
     streams = [stream(model, prompt, tokens=12) for prompt in PROMPTS]
     taken = [[token.id for token in tokens] for tokens in zip(*streams, strict=True)]
     alone = [greedy(on_cpu, prompt, 12) for prompt in PROMPTS]
     assert [list(ids) for ids in zip(*taken, strict=True)] == alone
 
 
-def test_the_ways_of_making_text_give_the_cpu_s(random_folder: Path, cuda: str) -> None:
-    model, on_cpu = load_gpt2(random_folder, device=cuda), load_gpt2(random_folder)
+def test_the_ways_of_making_text_give_the_cpu_s(random_folder: Path, gpu: str) -> None:
+    model, on_cpu = load_gpt2(random_folder, device=gpu), load_gpt2(random_folder)
     prompt = PROMPTS[1]
     for options in (
         {"lookup": True},
@@ -90,25 +97,25 @@ def test_the_ways_of_making_text_give_the_cpu_s(random_folder: Path, cuda: str) 
     assert [each.ids for each in rows] == [each.ids for each in expected_rows]
 
 
-def test_seeds_repeat(random_folder: Path, cuda: str) -> None:
-    model = load_gpt2(random_folder, device=cuda)
+def test_seeds_repeat(random_folder: Path, gpu: str) -> None:
+    model = load_gpt2(random_folder, device=gpu)
     options = {"tokens": 20, "temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "seed": 3}
     first, again = (generate_batch(model, PROMPTS, **options) for _ in range(2))  # type: ignore[arg-type]
     assert [each.ids for each in first] == [each.ids for each in again]
 
 
-def test_the_text_ends_in_a_clear_error_where_logits_are_not_finite(random_folder: Path, cuda: str) -> None:
-    model = load_gpt2(random_folder, device=cuda, mode="owned")
+def test_the_text_ends_in_a_clear_error_where_logits_are_not_finite(random_folder: Path, gpu: str) -> None:
+    model = load_gpt2(random_folder, device=gpu, mode="owned")
     model.parameters_by_name["h.1.mlp.c_fc.bias"].fill_(torch.nan)
     with pytest.raises(NonFiniteError, match=r"h\.1\.mlp\.pre"):
         greedy(model, PROMPTS[1], 3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_verify_judges_the_device_s_taps(random_folder: Path, cuda: str, dtype: str) -> None:
-    clean = labkit.verify(random_folder, device=cuda, dtype=dtype, ids=PROMPTS[1:], tokens=5)
-    assert (clean.verdict, clean.device) == ("same", cuda)
-    wrong = labkit.verify(random_folder, device=cuda, dtype=dtype, ids=PROMPTS[1:], tokens=5, plant="qkv-order:1")
+def test_verify_judges_the_device_s_taps(random_folder: Path, gpu: str, dtype: str) -> None:
+    clean = labkit.verify(random_folder, device=gpu, dtype=dtype, ids=PROMPTS[1:], tokens=5)
+    assert (clean.verdict, clean.device) == ("same", gpu)
+    wrong = labkit.verify(random_folder, device=gpu, dtype=dtype, ids=PROMPTS[1:], tokens=5, plant="qkv-order:1")
     assert wrong.verdict == "differs"
     assert [finding.cause for finding in wrong.findings] == ["qkv-order"]
 
@@ -131,34 +138,27 @@ def test_verify_holds_cuda_s_sums_to_float32(random_folder: Path, cuda: str, mon
 
 
 @pytest.mark.parametrize("engine", ["labkit", "hf"])
-def test_traces_of_the_device_verify(random_folder: Path, cuda: str, engine: str) -> None:
-    recorded = record_trace(random_folder, engine=engine, ids=PROMPTS, device=cuda, steps=3)
+def test_traces_of_the_device_verify(random_folder: Path, gpu: str, engine: str) -> None:
+    recorded = record_trace(random_folder, engine=engine, ids=PROMPTS, device=gpu, steps=3)
     expected = record_trace(random_folder, engine=engine, ids=PROMPTS, steps=3)
-    assert recorded.metadata.device == cuda
+    assert recorded.metadata.device == gpu
     assert list(recorded.tensors) == list(expected.tensors)
     for name, tensor in recorded.tensors.items():
         assert tensor.device.type == "cpu"
         torch.testing.assert_close(tensor, expected.tensors[name], rtol=1e-4, atol=1e-4)
 
 
-def test_invariants_hold_on_the_device(random_folder: Path, cuda: str) -> None:
-    results = check_model(load_gpt2(random_folder, device=cuda))
+def test_invariants_hold_on_the_device(random_folder: Path, gpu: str) -> None:
+    results = check_model(load_gpt2(random_folder, device=gpu))
     assert {result.verdict for result in results} == {"held", "not applicable"}, results  # the head is not tied
 
 
-def test_the_study_runs_on_the_device(random_folder: Path, cuda: str) -> None:
-    ours, theirs = (dtype_study(random_folder, ids=list(range(40)), device=place) for place in (cuda, "cpu"))
+def test_the_study_runs_on_the_device(random_folder: Path, gpu: str) -> None:
+    ours, theirs = (dtype_study(random_folder, ids=list(range(40)), device=place) for place in (gpu, "cpu"))
     assert ours.perplexity == pytest.approx(theirs.perplexity, rel=1e-4)
 
 
-def test_the_bench_measures_the_device_and_holds_it_to_a_gpu_s_goals(random_folder: Path, cuda: str) -> None:
-    (small,) = bench_generate(random_folder, device=cuda, tokens=4, repeats=1)
-    assert small.device.startswith("cuda")
+def test_the_bench_measures_the_device_and_holds_it_to_a_gpu_s_goals(random_folder: Path, gpu: str) -> None:
+    (small,) = bench_generate(random_folder, device=gpu, tokens=4, repeats=1)
+    assert small.device.startswith(gpu)
     assert [goal for goal, _ in small.goals()] == ["decode, float32: 3.00x transformers"]
-
-
-@pytest.mark.gpu
-@no_mps
-def test_mps_equals_cpu(random_folder: Path) -> None:
-    on_mps, on_cpu = load_gpt2(random_folder, device="mps"), load_gpt2(random_folder)
-    assert generate(on_mps, [1, 2, 3], tokens=20).ids == generate(on_cpu, [1, 2, 3], tokens=20).ids

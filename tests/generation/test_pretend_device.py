@@ -13,12 +13,12 @@ from labkit.generation.graph import GraphDecoder
 from labkit.load import load_gpt2
 from labkit.model import GPT2
 from tests.generation.test_decoder import worst
-from tests.oracles.pretend_cuda import Graph, pretend_cuda
+from tests.oracles.pretend_device import Graph, pretend_device
 
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    with pretend_cuda():
+    with pretend_device("cuda"):
         yield
 
 
@@ -49,6 +49,15 @@ def test_every_thread_has_the_device() -> None:
     thread.start()
     thread.join()
     assert found[0].tolist() == [2.0, 2.0]
+
+
+def test_mps_knows_no_float64() -> None:
+    with pretend_device("mps"):
+        there = torch.ones(2, device="mps")
+        assert (there.device.type, (there + 1).tolist()) == ("mps", [2.0, 2.0])
+        for wider in (there.double, lambda: torch.zeros(2, dtype=torch.float64, device="mps")):
+            with pytest.raises(TypeError, match="float64"):
+                wider()
 
 
 def capture(graph: Graph, x: Tensor) -> Tensor:
