@@ -45,11 +45,18 @@ class Chooser:
             self._generators = [torch.Generator(device=device).manual_seed(self.seed + row) for row in range(batch)]
 
     def choose(
-        self, logits: Tensor, rows: Sequence[Sequence[int]], *, new: int, read: Sequence[Sequence[int]]
+        self,
+        logits: Tensor,
+        rows: Sequence[Sequence[int]],
+        *,
+        new: int,
+        read: Sequence[Sequence[int]],
+        numbers: Sequence[int],
     ) -> list[int]:
         """The next id of each row: logits [batch, vocab], ``rows`` all ids so far, ``new`` of them generated.
 
-        ``read`` is what the logits were computed from: the rows, or where a window slid their ends.
+        ``read`` is what the logits were computed from: the rows, or where a window slid their ends. ``numbers`` are
+        the rows' numbers, by which each draws from its own generator.
         """
         if not math.isfinite(float(logits.sum(dtype=torch.float32))):
             self._refuse_nonfinite(logits, read)
@@ -60,7 +67,7 @@ class Chooser:
             ids: list[int] = logits.argmax(-1).tolist()
             return ids
         chosen = []
-        for number, (each, seen) in enumerate(zip(logits, rows, strict=True)):
+        for number, each, seen in zip(numbers, logits, rows, strict=True):
             row = processed(each, seen, settings, new=new)  # [vocab]
             chosen.append(draw(row, self._generators[number]) if settings.sampled else int(row.argmax()))
         return chosen

@@ -37,13 +37,14 @@ def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tenso
     """Prompts as one table, short ones moved to the right, and how many places of each row are padding.
 
     >>> pad_left([[5], [6, 7]], torch.device("cpu"))
-    (tensor([[0, 5],
+    (tensor([[5, 5],
             [6, 7]]), tensor([1, 0]))
 
-    The second is None where no row is padded.
+    The second is None where no row is padded. What pads is the row's own first id: another's embedding might not be
+    finite, and the row alone would never read it.
     """
     longest = max(map(len, rows))
-    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)  # [batch, pos]
+    ids = torch.tensor([[row[0]] * (longest - len(row)) + list(row) for row in rows], device=device)  # [batch, pos]
     if all(len(row) == longest for row in rows):
         return ids, None
     return ids, torch.tensor([longest - len(row) for row in rows], device=device)  # [batch]

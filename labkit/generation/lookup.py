@@ -146,7 +146,7 @@ class Lookup:
         return self._choose(logits, row, new)
 
     def _choose(self, logits: Tensor, row: Sequence[int], new: int) -> list[int]:
-        return self._chooser.choose(logits, [row], new=new, read=self._reader.windows([row]))
+        return self._chooser.choose(logits, [row], new=new, read=self._reader.windows([row]), numbers=[0])
 
     def _read_draft(self, row: Sequence[int], draft: list[int], new: int) -> list[int]:
         decoder, began = self._decoder, time.perf_counter()

@@ -38,7 +38,7 @@ class Reader:
         self._device = model.device
         self._decoder = decoder
         self._note = note
-        self._running = running
+        self.running = running
         self._begins: list[int] = []  # where each row's window begins
 
     def read_newest(self, rows: Rows, *, new: int) -> Tensor:
@@ -47,7 +47,7 @@ class Reader:
             return self._decoder.step(torch.tensor([row[-1] for row in rows], device=self._device))  # [batch, vocab]
         self._begins = self._begins or [0] * len(rows)
         for number, row in enumerate(rows):
-            if number not in self._running:
+            if number not in self.running:
                 self._begins[number] = len(row) - 1
             elif len(row) - self._begins[number] > self._limit:
                 self._slide(number, row, new, several=len(rows) > 1)
@@ -65,7 +65,10 @@ class Reader:
 
 
 class PassByPass:
-    """Reads the newest ids, chooses from the logits; a break between the two repeats nothing."""
+    """Reads the newest ids, chooses from the logits; a break between the two repeats nothing.
+
+    A row that has ended takes part in the passes of the others, and nothing is chosen or judged from its logits.
+    """
 
     def __init__(self, reader: Reader, chooser: Chooser) -> None:
         self._reader = reader
@@ -75,6 +78,17 @@ class PassByPass:
     def next_ids(self, rows: Rows, *, new: int) -> list[int]:
         if self._logits is None:
             self._logits = self._reader.read_newest(rows, new=new)  # [batch, vocab]
-        ids = self._chooser.choose(self._logits, rows, new=new, read=self._reader.windows(rows))
+        numbers = sorted(self._reader.running)
+        windows = self._reader.windows(rows)
+        chosen = self._chooser.choose(
+            self._logits if len(numbers) == len(rows) else self._logits[numbers],  # [running, vocab]
+            [rows[number] for number in numbers],
+            new=new,
+            read=[windows[number] for number in numbers],
+            numbers=numbers,
+        )
         self._logits = None
+        ids = [row[-1] for row in rows]
+        for number, token in zip(numbers, chosen, strict=True):
+            ids[number] = token
         return ids

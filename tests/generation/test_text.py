@@ -326,6 +326,43 @@ def test_logits_that_are_not_finite_are_refused_with_the_first_bad_tap(random_fo
             generate(GPT2(good.config, bad), [1, 2, 3], tokens=3, **options)
 
 
+def poisoned(model: GPT2, name: str, row: int) -> GPT2:
+    """The model with one row of a table that is not a number."""
+    bad = {**model.parameters_by_name, name: model.parameters_by_name[name].clone()}
+    bad[name][row] = float("nan")
+    return GPT2(model.config, bad)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": False}, {"temperature": 1.0, "seed": 1}], ids=str)
+def test_a_row_of_a_batch_reads_nothing_that_it_would_not_read_alone(
+    random_model: GPT2, options: dict[str, Any]
+) -> None:
+    whole = generate(random_model, [5, 42, 7], tokens=12, stop_ids=NEVER, **options)
+    unread = next(token for token in range(257) if token not in {5, 42, 7, *whole.ids})
+    padded = generate_batch(
+        poisoned(random_model, "wte.weight", unread),
+        [[5, 42, 7], [5, 42, 7, 5, 42]],
+        tokens=1,
+        stop_ids=NEVER,
+        **options,
+    )
+    assert padded[0].ids == whole.ids[:1]
+    stop = whole.ids[2]  # row 0 ends there; row 1 goes on to positions that row 0 never reaches
+    other = [9]
+    ended = whole.ids.index(stop) + 1
+    assert stop not in generate(random_model, other, tokens=12, stop_ids=NEVER, **shifted(options)).ids
+    reached = 3 + ended  # by row 0 after its end
+    short = poisoned(random_model, "wpe.weight", reached)
+    first, second = generate_batch(short, [[5, 42, 7], other], tokens=reached - 1, stop_ids=stop, **options)
+    assert first.ids == whole.ids[:ended]
+    assert second.ids == generate(short, other, tokens=reached - 1, stop_ids=stop, **shifted(options)).ids
+
+
+def shifted(options: dict[str, Any]) -> dict[str, Any]:
+    """What repeats the second row of a batch alone."""
+    return {**options, "seed": options["seed"] + 1} if "seed" in options else options
+
+
 def test_overflow_in_float16_is_refused(random_folder: Path) -> None:
     good = load_gpt2(random_folder, dtype=torch.float16)
     bad = dict(good.parameters_by_name)
