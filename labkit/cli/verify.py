@@ -112,17 +112,19 @@ def _stage_count(folder: Path | None) -> int:
 
 
 def _certify(report: "Report", folder: Path | None, target: Path | None) -> dict[str, str | None]:
-    """Write the certificate where one is wanted; the shortest prompt for each mistake that could not have shown."""
+    """Write the certificate where one is wanted; the shortest prompt for each mistake that could not have shown everywhere."""
     from labkit.load import embedded
     from labkit.verification.certificate import certify, shortest_prompts
 
     place = folder or embedded()
     if target is None:
-        return shortest_prompts(place, report.coverage.unseen if report.coverage else ())
+        return shortest_prompts(place, report.coverage, report.precision) if report.coverage else {}
     certificate = certify(report, place)
     write_json(certificate, str(target))
-    unseen: dict[str, str | None] = certificate["coverage"]["unseen"]
-    return unseen
+    coverage = certificate["coverage"]
+    shortest: dict[str, str | None] = {name: each["shortest_prompt"] for name, each in coverage["partly"].items()}
+    shortest.update(coverage["unseen"])
+    return shortest
 
 
 def _write_page(

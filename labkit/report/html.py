@@ -12,6 +12,7 @@ from datetime import date
 from importlib.metadata import version
 from os import PathLike, fspath
 
+from labkit.report.coverage import by_places, skipped_line
 from labkit.report.html_parts import Markup, Row, code, element, joined, table
 from labkit.report.html_style import STYLE
 from labkit.report.verify import LEGEND, agreement_line, control_line, short, token_line, ulp_text
@@ -45,7 +46,7 @@ def verification_page(
     """The whole page, dated today.
 
     ``links``: the chain; ``places``: where the tensors that findings name lie in their files; ``shortest``: for each
-    mistake that the prompts could not have shown the shortest prompt that would (``shortest_prompts``); ``folder``:
+    mistake that the prompts could not have shown everywhere the shortest prompt that would (``shortest_prompts``); ``folder``:
     the checkpoint as it was named, for the command that runs it again (default: the embedded one).
 
     >>> import labkit
@@ -231,15 +232,20 @@ def _controls(report: Report) -> Markup:
 def _coverage(coverage: Coverage | None, shortest: Mapping[str, str | None]) -> Markup:
     if coverage is None:
         return Markup("")
-    seen, unseen = coverage.seen, coverage.unseen
     told = (
-        f"{len(seen)} of {len(seen) + len(unseen)} known mistakes would have shown on these prompts and stages, "
-        "in the first or the last block."
+        f"{len(coverage.seen)} of {counted(len(coverage.effects), 'known mistake')} would have shown on these prompts, "
+        f"at every stage they {'were rehearsed' if coverage.skipped else 'can be made'} at."
     )
     parts = [element("p", told)]
-    if unseen:
-        parts.append(element("p", "These could not have shown, so nothing is claimed about them:"))
-        parts.append(element("dl", joined(_unseen(unseen, shortest))))
+    for places, names in by_places(coverage).items():
+        parts.append(element("p", f"These would not have shown in {places}, so nothing is claimed about them there:"))
+        parts.append(element("dl", joined(_unseen(names, shortest))))
+    if coverage.unseen:
+        parts.append(element("p", "These could not have shown anywhere, so nothing is claimed about them:"))
+        parts.append(element("dl", joined(_unseen(coverage.unseen, shortest))))
+    if coverage.skipped:
+        line = skipped_line(coverage)
+        parts.append(element("p", f"{line[0].upper()}{line[1:]}. Nothing is claimed about mistakes there."))
     return _section("Coverage", *parts)
 
 

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from labkit.report.coverage import coverage_json, coverage_line
 from labkit.verification.agreement import Agreement
-from labkit.verification.detective import Coverage
 from labkit.verification.replay import Finding
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
@@ -42,6 +42,8 @@ def render_verification(report: Report, *, stage_count: int | None = None) -> "R
         lines.append(Text(f"logits   {agreement_line(report.agreement)}"))
     lines += [Text(f"tokens   prompt {number}: {token_line(result)}") for number, result in enumerate(report.tokens, 1)]
     lines.append(plain(f"controls {control_line(report)}"))
+    if report.coverage is not None:
+        lines.append(plain(f"coverage {coverage_line(report.coverage)}"))
     lines += [plain(f"note     {note}") for note in report.notes]
     lines += [_finding(finding) for finding in report.findings]
     lines.append(plain(headline(report, stage_count=stage_count), f"bold {COLOURS[report.verdict]}"))
@@ -181,11 +183,6 @@ def verification_json(report: Report, *, stage_count: int | None = None) -> dict
         "notes": list(report.notes),
         "next_tap": report.next_tap,
     }
-
-
-def coverage_json(coverage: Coverage) -> dict[str, Any]:
-    """What the prompts could have shown, and what not, as plain JSON values."""
-    return {"seen": list(coverage.seen), "unseen": list(coverage.unseen), "effects": dict(coverage.effects)}
 
 
 def stage_json(stage: StageResult) -> dict[str, Any]:

@@ -94,6 +94,7 @@ def verify_callable(
         tokens=results,
         controls=merge_controls([case.controls for case in cases]),
         findings=merge_findings([case.findings for case in cases], tap_names(config)),
+        precision=standard.precision,
         coverage=Coverage.merged([case.coverage for case in cases]),
         notes=(*notes, *_notes(fn_or_module, placed, shown[0])),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,7 @@ from labkit.errors import TraceError
 from labkit.load import folder_of, load_gpt2
 from labkit.outside import NotJson, parse_json, read_regular
 from labkit.verification.chain import build_chain
-from labkit.verification.detective import covering_taps
+from labkit.verification.detective import Coverage, sites
 from labkit.verification.hypotheses import HYPOTHESES, Scene
 from labkit.verification.precision import Precision
 from labkit.verification.reference import load_reference, parameters_of
@@ -81,11 +81,13 @@ class Certificate(msgspec.Struct, frozen=True):
 def certify(report: Report, folder: Path) -> dict[str, Any]:
     """The certificate of a verification, as plain JSON values.
 
-    ``same`` claims no more than its coverage: ``coverage.unseen`` lists the mistakes that these prompts could not have
-    shown, each with the shortest prompt that would, where one was found.
+    ``same`` claims no more than its coverage: ``coverage.seen`` lists the mistakes that would have shown at every stage
+    they can be made at, ``coverage.partly`` those that would have shown at some, with the others, and
+    ``coverage.unseen`` those that could not have shown at all, each with the shortest prompt that would show it
+    everywhere, where one was found. At the stages of ``coverage.not_rehearsed`` nothing is said of any mistake.
     """
-    coverage = report.coverage
-    unseen = () if coverage is None else coverage.unseen
+    coverage = report.coverage or Coverage({})
+    shortest = shortest_prompts(folder, coverage, report.precision)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -109,9 +111,19 @@ def certify(report: Report, folder: Path) -> dict[str, Any]:
             "failures": list(report.controls.failures),
         },
         "coverage": {
-            "seen": [] if coverage is None else list(coverage.seen),
-            "unseen": shortest_prompts(folder, unseen),
+            "seen": list(coverage.seen),
+            "partly": {
+                name: {
+                    "seen": list(coverage.stages_seen(name)),
+                    "unseen": list(coverage.stages_unseen(name)),
+                    "shortest_prompt": shortest[name],
+                }
+                for name in coverage.partly
+            },
+            "unseen": {name: shortest[name] for name in coverage.unseen},
+            "not_rehearsed": list(coverage.skipped),
         },
+        "notes": list(report.notes),
     }
 
 
@@ -127,33 +139,48 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 
 @torch.inference_mode()
-def shortest_prompts(folder: Path, names: Sequence[str]) -> dict[str, str | None]:
-    """For each mistake, the shortest of a few trial prompts on which it would show; None where none does.
+def shortest_prompts(folder: Path, coverage: Coverage, precision: Precision) -> dict[str, str | None]:
+    """For each mistake that could not have shown everywhere, the shortest of a few trial prompts on which it would.
 
-    Prompts of random ids are tried in order of length, then a padded batch. What no prompt shows is a mistake that
-    this checkpoint has no room for, or whose effect is smaller than rounding.
+    It must show at every stage it could not have shown at; None where no prompt does. Prompts of random ids are tried
+    in order of length, then a padded batch, in an engine's ``precision``. What none shows is a mistake that this
+    checkpoint has no room for, or whose effect is smaller than rounding.
     """
-    answers: dict[str, str | None] = dict.fromkeys(names)
-    if not names:
+    wanted = {name: set(coverage.stages_unseen(name)) for name in (*coverage.partly, *coverage.unseen)}
+    answers: dict[str, str | None] = dict.fromkeys(wanted)
+    if not wanted:
         return answers
     model = load_gpt2(folder)
-    truth = load_reference(folder, config=model.config)
+    truth = load_reference(folder, weight_dtype=precision.weight, config=model.config)
     weights, config = parameters_of(truth), model.config
     generator = torch.Generator().manual_seed(0)
     row = torch.randint(config.vocab_size, (min(max(TRIALS), config.n_positions),), generator=generator).tolist()
     trials = [(f"{length} tokens", left_padded([row[:length]])) for length in TRIALS if length <= len(row)]
     trials.append(("a batch of two prompts with padding on the left", left_padded([row[:8], row[:3]])))
-    left = set(names)
+    left = set(wanted)
     for text, inputs in trials:
         if not left:
             break
         stages = build_chain(config, weights, inputs)
-        scene = Scene(config, weights, stages, inputs, Precision(), recorded(reference_forward(truth, inputs)))
-        replay = Replay(scene, [hypothesis for hypothesis in HYPOTHESES if hypothesis.name in left])
-        shown = {name for tap in covering_taps(stages) for name, effect in replay.visible(tap).items() if effect > 1}
+        taps = {tap: value.to(precision.compute) for tap, value in recorded(reference_forward(truth, inputs)).items()}
+        replay = Replay(
+            Scene(config, weights, stages, inputs, precision, taps),
+            [hypothesis for hypothesis in HYPOTHESES if hypothesis.name in left],
+        )
+        effects: dict[str, dict[str, float]] = {name: {} for name in left}
+        for tap in sites(stages):
+            for (name, stage), effect in replay.visible(tap).items():
+                effects[name][stage] = effect
+        shown = {name for name, by_stage in effects.items() if _shows(by_stage, wanted[name])}
         answers |= dict.fromkeys(shown, text)
         left -= shown
     return answers
+
+
+def _shows(effects: Mapping[str, float], wanted: Collection[str]) -> bool:
+    """Whether a mistake's effects are larger than rounding at the stages wanted, or at all where none is named."""
+    stages = wanted or effects
+    return bool(stages) and all(effects.get(stage, 0.0) > 1 for stage in stages)
 
 
 @dataclass(frozen=True)

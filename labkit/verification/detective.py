@@ -4,18 +4,23 @@ A site is replayed where its own operation is wrong, or where its errors are lar
 dtype though each lies within its budget: some faults show in the pattern of errors only.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from labkit.verification.chain import Stage, build_chain
-from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
+from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
 from labkit.verification.pieces import View
 from labkit.verification.precision import unit_roundoff
-from labkit.verification.replay import Finding, Replay, misshapen, non_finite
+from labkit.verification.replay import MAX_SPAN, Finding, Replay, misshapen, non_finite
 from labkit.verification.verdict import StageResult
+
+LONG_SPAN = 6
+"""Stages between recorded taps above which mistakes are rehearsed in the first and the last block only."""
 
 SUSPICIOUS = 1.3
 """Times a clean run's root mean square error, from which on a site is replayed although no element is out of budget."""
@@ -23,32 +28,58 @@ SUSPICIOUS = 1.3
 
 @dataclass(frozen=True)
 class Coverage:
-    """How large each mistake's effect would have been on these prompts, in budgets; up to 1 it could not be seen."""
+    """How large each mistake's effect would have been on these prompts, stage by stage; up to 1 it could not be seen."""
 
-    effects: Mapping[str, float]
-    places: Mapping[str, str]
-    """Where the effect would have been largest."""
+    effects: Mapping[str, Mapping[str, float]]
+    """Mistake -> stage it can be made at -> the size of its effect there, in budgets (NaN where it was not rehearsed);
+    no stage where there is no room for it. A mistake in c_attn stands at q."""
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """Mistakes that this run could have shown."""
-        return tuple(name for name, effect in self.effects.items() if effect > 1)
+        """Mistakes that this run would have shown at every stage they were rehearsed at."""
+        return tuple(name for name in self.effects if self.stages_seen(name) and not self.stages_unseen(name))
+
+    @property
+    def partly(self) -> tuple[str, ...]:
+        """Mistakes that this run would have shown at some stages and not at others."""
+        return tuple(name for name in self.effects if self.stages_seen(name) and self.stages_unseen(name))
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Mistakes that this run could not have shown."""
-        return tuple(name for name, effect in self.effects.items() if effect <= 1)
+        """Mistakes that this run could not have shown at any stage."""
+        return tuple(name for name in self.effects if not self.stages_seen(name) and name not in self.untried)
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """Mistakes that were rehearsed at none of the stages they can be made at."""
+        return tuple(name for name, stages in self.effects.items() if stages and all(map(math.isnan, stages.values())))
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Stages at which mistakes were not rehearsed: too many of them lie between recorded ones."""
+        every = (
+            stage for by_stage in self.effects.values() for stage, effect in by_stage.items() if math.isnan(effect)
+        )
+        return tuple(dict.fromkeys(every))
+
+    def stages_seen(self, name: str) -> tuple[str, ...]:
+        """The stages at which a mistake would have shown."""
+        return tuple(stage for stage, effect in self.effects[name].items() if effect > 1)
+
+    def stages_unseen(self, name: str) -> tuple[str, ...]:
+        """The stages at which a mistake could be made and would not have shown."""
+        return tuple(stage for stage, effect in self.effects[name].items() if effect <= 1)
 
     @classmethod
     def merged(cls, parts: Sequence["Coverage"]) -> "Coverage":
-        """The best of several prompts."""
-        effects: dict[str, float] = {}
-        places: dict[str, str] = {}
+        """The best of several prompts, stage by stage."""
+        effects: dict[str, dict[str, float]] = {}
         for part in parts:
-            for name, effect in part.effects.items():
-                if effect >= effects.get(name, -1.0):
-                    effects[name], places[name] = effect, part.places[name]
-        return cls(effects, places)
+            for name, by_stage in part.effects.items():
+                best = effects.setdefault(name, {})
+                for stage, effect in by_stage.items():
+                    best[stage] = effect if math.isnan(effect) else max(effect, best.get(stage, 0.0))
+        return cls(effects)
 
 
 class Detective:
@@ -59,15 +90,15 @@ class Detective:
         scene: Scene,
         hypotheses: Sequence[Hypothesis] = HYPOTHESES,
         *,
-        cover_blocks: Sequence[int] | None = None,
+        coverage: Literal["measure", "skip"] = "measure",
     ) -> None:
-        """``cover_blocks``: the blocks whose sites count for coverage (default: the first and the last; none: no coverage)."""
+        """``coverage``: whether the effect of every mistake is measured at each site that is looked at."""
         self._hypotheses = hypotheses
         self.scene = scene
         self.findings: list[Finding] = []
-        self._cover = {0, scene.config.n_layer - 1} if cover_blocks is None else set(cover_blocks)
-        self._effects: dict[str, float] = dict.fromkeys((h.name for h in hypotheses if not h.fitted), 0.0)
-        self._places: dict[str, str] = dict.fromkeys(self._effects, "")
+        self._covers = coverage == "measure"
+        self._effects: dict[tuple[str, str], float] = {}
+        self._skipped: set[str] = set()
 
     def look(
         self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult], views: Sequence[View] = ()
@@ -86,10 +117,8 @@ class Detective:
     ) -> Finding | None:
         wrong = [tap for tap, result in results.items() if result.cause == "local"]
         first, scenes = wrong[0] if wrong else next(iter(results)), self._scenes(views)
-        if self._covers(first):
-            for name, effect in Replay(scenes[0], self._hypotheses).visible(first).items():
-                if effect > self._effects[name]:
-                    self._effects[name], self._places[name] = effect, first
+        if self._covers:
+            self._rehearse(Replay(scenes[0], self._hypotheses), first)
         finding = None
         if self._worth_replaying(results, clean):
             for scene in scenes:
@@ -97,6 +126,18 @@ class Detective:
                 if not wrong or (finding is not None and finding.candidates):
                     break
         return finding
+
+    def _rehearse(self, replay: Replay, where: str) -> None:
+        """Measure what each mistake would do here; of long spans, whose stages run anew for each, in two blocks only."""
+        covered = replay.covered(where)
+        if len(covered) > (MAX_SPAN if self._at_an_end(where) else LONG_SPAN):
+            self._skipped.update(covered)
+            return
+        for place, effect in replay.visible(where).items():
+            self._effects[place] = max(effect, self._effects.get(place, 0.0))
+
+    def _at_an_end(self, tap: str) -> bool:
+        return not tap.startswith("h.") or self.scene.block(tap) in (0, self.scene.config.n_layer - 1)
 
     def _scenes(self, views: Sequence[View]) -> list[Scene]:
         whole = self.scene
@@ -111,9 +152,6 @@ class Detective:
             )
             for view in views
         ] or [whole]
-
-    def _covers(self, tap: str) -> bool:
-        return bool(self._cover) and (not tap.startswith("h.") or self.scene.block(tap) in self._cover)
 
     def _worth_replaying(self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult]) -> bool:
         wrong = any(result.cause == "local" for result in results.values())
@@ -144,8 +182,23 @@ class Detective:
 
     @property
     def coverage(self) -> Coverage:
-        """What the sites looked at could have shown."""
-        return Coverage(self._effects, self._places)
+        """What the sites looked at could have shown; where none was, a mistake that has room there has no effect."""
+        unread = replace(self.scene, candidate={})
+        effects: dict[str, dict[str, float]] = {each.name: {} for each in self._hypotheses if not each.fitted}
+        if not self._covers:
+            return Coverage(effects)
+        measured = {tap for _, tap in self._effects}
+        for tap in sites(self.scene.stages):
+            for each in self._hypotheses:
+                if each.fitted or each.site != site_of(tap):
+                    continue
+                if (each.name, tap) in self._effects:
+                    effects[each.name][tap] = self._effects[each.name, tap]
+                elif (each.recorded_only and tap not in self.scene.candidate) or (
+                    tap not in measured and each.variants(unread, tap)
+                ):
+                    effects[each.name][tap] = math.nan if tap in self._skipped else 0.0
+        return Coverage(effects)
 
 
 def _finite(value: Tensor) -> bool:
@@ -162,8 +215,6 @@ def last_of_site(tap: str, present: set[str]) -> bool:
     return [each for each in site_taps(tap) if each in present][-1] == tap
 
 
-def covering_taps(stages: Mapping[str, Stage]) -> tuple[str, ...]:
-    """One tap of every site that counts for coverage: those of the first and the last block, and outside of blocks."""
-    blocks = sorted({int(tap.split(".")[1]) for tap in stages if tap.startswith("h.")})
-    kept = [tap for tap in stages if not tap.startswith("h.") or int(tap.split(".")[1]) in (blocks[0], blocks[-1])]
-    return tuple(tap for tap in kept if site_taps(tap)[0] == tap)
+def sites(stages: Mapping[str, Stage]) -> tuple[str, ...]:
+    """The first tap of every site."""
+    return tuple(tap for tap in stages if site_taps(tap)[0] == tap)

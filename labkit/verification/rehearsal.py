@@ -48,7 +48,7 @@ class Rehearsal:
     ) -> "Judged":
         """The result of every stage that was recorded, and what is wrong; stages equal to those of ``base`` are not redone."""
         precision, present = self.standard.precision, {tap for tap in self.stages if tap in taps}
-        detective = Detective(self.scene(taps), hypotheses, cover_blocks=())
+        detective = Detective(self.scene(taps), hypotheses, coverage="skip")
         results: dict[str, StageResult] = {}
         for tap in self.stages:
             if tap not in present:

@@ -7,7 +7,7 @@ square, as a likelihood ratio over all elements. Named constants come before val
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.verification.budget import as_stored, compared, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
-from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
+from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, Variants, site_of, site_taps
 from labkit.verification.trace_next import choose_next
 from labkit.verification.verdict import expect_locally, share_of
 
@@ -111,21 +111,26 @@ class Replay:
         observed = [tap for tap in site_taps(where) if tap in self.scene.candidate]
         right = self._residuals(observed, {})
         fits = [self._fit(NULL, where, right, right)]
+        for hypothesis, tap, variants in self._replayed(where):
+            home = where if where in site_taps(tap) else tap
+            fits.append(self._fit(hypothesis, home, self._residuals(observed, variants), right))
+        return fits
+
+    def _replayed(self, where: str) -> Iterator[tuple[Hypothesis, str, Variants]]:
+        """Every hypothesis about the stages that ``where`` covers, with the first tap of its site."""
         for tap in self._sites(where):
             for hypothesis in self._by_site.get(site_of(tap), []):
                 variants = hypothesis.variants(self.scene, tap)
                 if variants:
-                    home = where if where in site_taps(tap) else tap
-                    fits.append(self._fit(hypothesis, home, self._residuals(observed, variants), right))
-        return fits
+                    yield hypothesis, tap, variants
 
     def _sites(self, where: str) -> tuple[str, ...]:
         """The first tap of each site that an observed tap covers; none where it covers too many stages to replay."""
-        if len(self._covered(where)) > MAX_SPAN:
+        if len(self.covered(where)) > MAX_SPAN:
             return ()
-        return tuple(dict.fromkeys(site_taps(name)[0] for name in self._covered(where)))
+        return tuple(dict.fromkeys(site_taps(name)[0] for name in self.covered(where)))
 
-    def _covered(self, where: str) -> tuple[str, ...]:
+    def covered(self, where: str) -> tuple[str, ...]:
         """The stages that a site's recorded taps are judged over: themselves, and those before that were not recorded."""
         stages, present = self.scene.stages, self.scene.candidate
         observed = [tap for tap in site_taps(where) if tap in present]
@@ -148,9 +153,9 @@ class Replay:
 
     def _fit(self, hypothesis: Hypothesis, home: str, here: "Residuals", right: "Residuals") -> Fit:
         budget = torch.maximum(here.budget, right.budget)
-        error, effect = here.actual - here.output, here.output - right.output
+        error = here.actual - here.output
         weight = torch.where(budget > 0, 1 / budget, 0.0)
-        weighed, moved = error * weight, effect * weight
+        weighed, moved = error * weight, (here.output - right.output) * weight
         off = right.actual - right.output
         size = float((moved * moved).sum())
         return Fit(
@@ -159,7 +164,7 @@ class Replay:
             share=float(share_of(error.abs(), budget, torch.ones_like(budget, dtype=torch.bool)).max()),
             max_error=float(error.abs().max()),
             rms=float(weighed.square().mean().sqrt()),
-            effect=float(share_of(effect.abs(), budget, torch.ones_like(budget, dtype=torch.bool)).max()),
+            effect=_effect(here, right),
             slope=float((off * weight * moved).sum()) / size if size > 0 else 0.0,
             independent=max(here.independent, right.independent),
             fitted=hypothesis.fitted,
@@ -181,7 +186,7 @@ class Replay:
 
     def _finding(self, where: str, right: Fit, best: list[Fit]) -> Finding:
         recorded = self.scene.candidate
-        span = tuple(name for name in self._covered(where) if name == where or name not in recorded)
+        span = tuple(name for name in self.covered(where) if name == where or name not in recorded)
         kind: CauseKind = "named" if len(best) == 1 else "tie" if best else "unknown"
         suspects = (best[0].home,) if kind == "named" else span
         tensors = tuple(dict.fromkeys(name for tap in suspects for name in self.scene.stages[tap].tensors))
@@ -209,8 +214,8 @@ class Replay:
             evidence = hypothesis.evidence(self.scene, where) if hypothesis.evidence is not None else ""
             place = "" if fit.home == where else f"in {fit.home}, "
             causes.append(f"{place}{hypothesis.cause} [{fit.name}]" + (f", {evidence}" if evidence else ""))
-        if not causes and len(self._covered(where)) > MAX_SPAN:
-            return f"it lies in one of {len(self._covered(where))} stages, too many to replay the known faults in"
+        if not causes and len(self.covered(where)) > MAX_SPAN:
+            return f"it lies in one of {len(self.covered(where))} stages, too many to replay the known faults in"
         if not causes:
             return "none of the known faults reproduces it"
         return causes[0] if len(causes) == 1 else "any of these reproduces it: " + "; ".join(causes)
@@ -238,9 +243,18 @@ class Replay:
         future = value[(~inputs.allowed & inputs.real[:, None, :, None]).expand(value.shape)]
         return bool((future < MASKED).any())
 
-    def visible(self, where: str) -> dict[str, float]:
-        """For every hypothesis about a tap's stages, the size of its effect here, in budgets; up to 1 it cannot be seen."""
-        return {fit.name: fit.effect for fit in self.fits(where)[1:] if not fit.fitted}
+    def visible(self, where: str) -> dict[tuple[str, str], float]:
+        """Mistake and stage it would be made at -> the size of its effect here, in budgets; up to 1 it cannot be seen.
+
+        For every hypothesis about the stages that ``where`` covers; q, k and v stand under the first of the three.
+        """
+        observed = [tap for tap in site_taps(where) if tap in self.scene.candidate]
+        right = self._residuals(observed, {})
+        return {
+            (hypothesis.name, tap): _effect(self._residuals(observed, variants), right)
+            for hypothesis, tap, variants in self._replayed(where)
+            if not hypothesis.fitted
+        }
 
 
 @dataclass(frozen=True)
@@ -251,6 +265,13 @@ class Residuals:
     output: Tensor
     budget: Tensor
     independent: int
+
+
+def _effect(here: Residuals, right: Residuals) -> float:
+    """The largest difference of an explanation from the right operation, in budgets."""
+    budget = torch.maximum(here.budget, right.budget)
+    moved = (here.output - right.output).abs()
+    return float(share_of(moved, budget, torch.ones_like(budget, dtype=torch.bool)).max())
 
 
 def _best(fits: Sequence[Fit]) -> list[Fit]:

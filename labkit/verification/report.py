@@ -6,6 +6,7 @@ from typing import Literal
 from labkit.verification.agreement import Agreement
 from labkit.verification.controls import Controls
 from labkit.verification.detective import Coverage
+from labkit.verification.precision import Precision
 from labkit.verification.prompts import Prompt
 from labkit.verification.replay import Finding
 from labkit.verification.tokens import TokenResult
@@ -28,6 +29,8 @@ class Report:
     checkpoint: str
     engine: str
     dtype: str
+    precision: Precision
+    """What the engine says of its arithmetic; ``dtype`` is the same in words."""
     planted: str | None
     prompts: tuple[Prompt, ...]
     stages: tuple[StageResult, ...]

@@ -87,6 +87,7 @@ def verify(
         tokens=results,
         controls=merge_controls([case.controls for case in cases]),
         findings=merge_findings([case.findings for case in cases], tap_names(candidate.config)),
+        precision=standard.precision,
         coverage=Coverage.merged([case.coverage for case in cases]),
         device=device,
         notes=notes,
@@ -117,7 +118,8 @@ def _effect(
 def _unseen(plant: str, effect: float, where: str) -> str:
     if not where:
         return f"the planted {plant} was not seen: on these prompts it changes nothing at all"
-    return f"the planted {plant} was not seen: it moves no stage by more than {effect:.2g} of its budget ({where})"
+    below = f"the planted {plant} was not seen: it lies below rounding"
+    return f"{below}, and moves no stage by more than {effect:.2g} of its budget ({where})" if effect <= 1 else below
 
 
 def engine_forward(model: GPT2, rows: Tensor) -> Forward:

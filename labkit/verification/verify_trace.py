@@ -70,6 +70,7 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
             tokens=tokens,
             controls=case.controls,
             findings=case.findings,
+            precision=standard.precision,
             coverage=case.coverage,
             trace_sha256=sha256_of(Path(path)),
             notes=notes if following is None else (*notes, str(following)),

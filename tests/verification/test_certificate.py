@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import labkit
 from labkit.cli.main import run
@@ -11,11 +12,14 @@ from labkit.errors import MissingFileError, TraceError
 from labkit.load import embedded
 from labkit.report.json import json_text
 from labkit.verification.certificate import certify, read_certificate, recheck, shortest_prompts
+from labkit.verification.detective import Coverage
+from labkit.verification.precision import Precision
 from labkit.verification.trace import write_trace
 from labkit.verification.trace_record import record_trace
 from labkit.verification.verify_trace import verify_trace
 from tests.oracles import random_checkpoint
 
+Capture = pytest.CaptureFixture[str]
 IDS = [[5, 17, 3, 90, 42, 7, 11, 60]]
 
 
@@ -59,16 +63,46 @@ def test_another_file_and_another_verdict_are_said(folder: Path, tmp_path: Path)
 
 
 def test_the_shortest_prompt_that_would_show_a_mistake(folder: Path) -> None:
-    found = shortest_prompts(
-        folder, ["no-mask", "positions-wrap-64", "padding-attended", "head-tied", "mask-finite-1e4"]
-    )
-    assert found == {
+    names = ("no-mask", "positions-wrap-64", "padding-attended", "head-tied", "mask-finite-1e4")
+    assert shortest_prompts(folder, Coverage({name: {} for name in names}), Precision()) == {
         "no-mask": "2 tokens",
         "positions-wrap-64": "65 tokens",
         "padding-attended": "a batch of two prompts with padding on the left",
         "head-tied": None,
         "mask-finite-1e4": None,
     }
+
+
+def test_a_prompt_is_offered_only_where_it_shows_the_mistake_at_each_missing_stage_in_the_engine_s_dtype() -> None:
+    at = {f"h.{block}.ln_1": 0.5 for block in range(4)}
+    coverage = Coverage({"epsilon-1e-6": at, "epsilon-1e-3": at})
+    assert shortest_prompts(embedded(), coverage, Precision()) == {"epsilon-1e-6": None, "epsilon-1e-3": "2 tokens"}
+    first = Coverage({"epsilon-1e-6": {**at, **{f"h.{block}.ln_1": 2.0 for block in range(1, 4)}}})
+    assert shortest_prompts(embedded(), first, Precision()) == {"epsilon-1e-6": "2 tokens"}
+    narrow = Precision.of(torch.bfloat16)
+    assert shortest_prompts(embedded(), coverage, narrow) == dict.fromkeys(coverage.effects)
+
+
+def test_a_mistake_that_shows_in_the_first_block_only_is_not_claimed_for_the_others(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """With epsilon 1e-6 in block 3 the verdict is same: no place may claim that it would have been seen there."""
+    paths = {name: tmp_path / f"certificate.{name}" for name in ("json", "html")}
+    targets = ["--certificate", str(paths["json"]), "--html", str(paths["html"])]
+    assert run(["verify", "--plant", "epsilon-1e-6:3", "--tokens", "0", *targets]) == 0
+    stated = json.loads(paths["json"].read_text())
+    coverage = stated["coverage"]
+    assert "epsilon-1e-6" not in coverage["seen"]
+    assert "epsilon-1e-6" not in coverage["unseen"]
+    assert "h.0.ln_1" in coverage["partly"]["epsilon-1e-6"]["seen"]
+    assert {"h.2.ln_1", "h.3.ln_1", "h.3.ln_2"} <= set(coverage["partly"]["epsilon-1e-6"]["unseen"])
+    assert coverage["partly"]["epsilon-1e-6"]["shortest_prompt"] is None
+    assert "it lies below rounding" in stated["notes"][0]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "epsilon-1e-12 not in ln_2 of blocks 1 to 3, ln_1 of blocks 2 and 3, ln_f)" in said
+    assert "of 96 known mistakes 84 would have shown at every stage of theirs, 3 at some only (epsilon-1e-6," in said
+    assert "the planted epsilon-1e-6:3 was not seen: it lies below rounding" in said
+    assert "would not have shown in ln_2 of blocks 1 to 3, ln_1 of blocks 2 and 3, ln_f" in paths["html"].read_text()
 
 
 def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 import labkit
 from labkit.load import load_gpt2
 from labkit.model import GPT2, Operations
+from labkit.report.coverage import coverage_line
 from labkit.verification.chain import Inputs
 from labkit.verification.faults import FAULTS
 from labkit.verification.hypotheses import HYPOTHESES
@@ -96,6 +97,26 @@ def test_a_clean_run_has_no_finding_and_says_what_it_could_not_have_seen(folder:
     assert case.findings == ()
     assert {"erf-gelu", "no-mask", "qkv-order", "positions-off-by-one"} <= set(case.coverage.seen)
     assert {"positions-wrap-64", "padding-attended", "mask-finite-1e4", "head-tied"} <= set(case.coverage.unseen)
+
+
+def test_coverage_is_measured_in_every_block_and_where_it_is_not_that_is_said(folder: Path, standard: Standard) -> None:
+    """Spans of many stages are rehearsed in the first and the last block only; one token shows no mask anywhere."""
+    taps = load_gpt2(folder).run(IDS, taps="all").taps
+    whole = standard.judge(taps, Inputs(IDS)).coverage
+    assert whole.stages_seen("erf-gelu") == tuple(f"h.{block}.mlp.post" for block in range(3))
+    assert whole.stages_seen("previous-block-attn.c_attn") == ("h.1.attn.q", "h.2.attn.q")
+    assert (whole.skipped, whole.untried) == ((), ())
+    few = {tap: value for tap, value in taps.items() if tap.endswith("resid_post") or tap == "logits"}
+    coverage = standard.judge(few, Inputs(IDS)).coverage
+    assert coverage.stages_seen("erf-gelu") == ("h.0.mlp.post", "h.2.mlp.post")
+    assert coverage.stages_unseen("erf-gelu") == ()
+    assert {stage.split(".")[1] for stage in coverage.skipped} == {"1"}
+    assert "not rehearsed, since too few stages between were recorded: ln_1 of block 1" in coverage_line(coverage)
+    alone = standard.judge({"h.0.mlp.pre": taps["h.0.mlp.pre"]}, Inputs(IDS)).coverage
+    assert {"erf-gelu", "dropout-left-on", "logits-scaled"} <= set(alone.unseen), "nothing recorded comes after"
+    last = standard.judge({"logits": taps["logits"]}, Inputs(IDS)).coverage
+    assert "erf-gelu" in last.untried
+    assert "erf-gelu" not in last.unseen
 
 
 def test_one_token_cannot_show_a_missing_mask(standard: Standard, folder: Path) -> None:

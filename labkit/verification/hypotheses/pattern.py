@@ -236,5 +236,6 @@ HYPOTHESES = (
         site="attn.pattern",
         cause="dropout of the pattern (rate 0.1) is left on",
         variants=_dropout,
+        recorded_only=True,
     ),
 )

@@ -61,6 +61,8 @@ class Hypothesis:
     """A parameter was solved for: such a hypothesis only counts where no named constant explains the data."""
     evidence: Callable[[Scene, str], str] | None = None
     """For fitted ones: the parameter and its uncertainty, in words."""
+    recorded_only: bool = False
+    """It can be replayed only where its own stage was recorded."""
 
 
 def site_of(tap: str) -> str:
