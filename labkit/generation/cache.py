@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
-from labkit.errors import OutOfRangeError
+from labkit.errors import ArgumentError, OutOfRangeError
 
 
 class KVCache:
@@ -18,7 +18,8 @@ class KVCache:
     (0, 2048, [4, 1, 2, 16, 4])
 
     ``length`` grows when the last block has handed in its part, so that a pass that is broken off leaves the cache
-    as it was; ``rewind`` gives positions up again. Raises ``OutOfRangeError`` where the room or n_positions ends.
+    as it was; ``rewind`` gives positions up again. Raises ``OutOfRangeError`` where the room or n_positions ends,
+    ``ArgumentError`` for keys of other heads.
     """
 
     def __init__(
@@ -55,6 +56,14 @@ class KVCache:
         end = self.length + k.shape[2]
         self.require(end)
         keys, values = self.table[2 * block], self.table[2 * block + 1]  # each [batch, head, capacity, head_dim]
+        if k.shape[1] != keys.shape[1] or k.shape[3] != keys.shape[3]:
+            raise ArgumentError(
+                "the keys do not fit the cache",
+                where=f"KVCache, block {block}",
+                expected=f"{keys.shape[1]} heads of {keys.shape[3]}",
+                got=f"{k.shape[1]} heads of {k.shape[3]}",
+                fix="run all positions at once, without a cache",
+            )
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v
         if block == self._last_block:

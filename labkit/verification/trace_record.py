@@ -86,7 +86,11 @@ def record_trace(
         model = _planted(model, fault.plant(model, block))
     run: Runner
     if engine == "labkit":
-        run = _labkit_runner(model, wanted, batch=len(inputs.ids), capacity=inputs.ids.shape[1] + steps)
+        cache = None
+        if steps:
+            batch, pos = inputs.ids.shape
+            cache = KVCache(model.config, capacity=pos + steps, batch=batch, dtype=model.dtype, device=model.device)
+        run = _labkit_runner(model, wanted, cache)
     else:
         run = _hf_runner(path, model.config, compute, device, wanted)
     metadata = TraceMetadata(
@@ -174,8 +178,8 @@ def _passes(run: Runner, inputs: Inputs, wanted: tuple[str, ...], steps: int) ->
             positions = positions[:, -1:] + 1  # [batch, 1]
 
 
-def _labkit_runner(model: GPT2, wanted: tuple[str, ...], *, batch: int, capacity: int) -> Runner:
-    cache = KVCache(model.config, capacity=capacity, batch=batch, dtype=model.dtype, device=model.device)
+def _labkit_runner(model: GPT2, wanted: tuple[str, ...], cache: KVCache | None) -> Runner:
+    """``cache`` is None where the prompt's pass is the only one."""
 
     @sums_in_float32()
     def run(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> dict[str, Tensor]:

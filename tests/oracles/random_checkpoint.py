@@ -61,9 +61,9 @@ def random_fields(seed: int) -> dict[str, Any]:
         "vocab_size": pick([50, 97, 256, 300]),
         "n_positions": pick([16, 33, 64]),
         "n_head": n_head,
-        "n_embd": n_head * pick([4, 8, 10, 16]),
+        "n_embd": n_head * pick([4, 7, 8, 10, 15, 16]),
         "n_layer": pick([1, 2, 3, 5]),
-        "n_inner": pick([None, None, 20, 64]),
+        "n_inner": pick([None, None, 20, 33, 64]),
         "activation_function": pick(
             ["gelu_new", "gelu", "gelu_pytorch_tanh", "relu", "silu", "gelu_fast", "quick_gelu", "tanh"]
         ),

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labkit.config import GPT2Config
+from labkit.errors import ArgumentError
 from labkit.verification.faults.fault import Fault, Wrong, swap
 
 
@@ -26,7 +27,9 @@ def _pattern_allowing(allow: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
 
 
 def _triangle(scores: Tensor, diagonal: int) -> Tensor:
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(diagonal)
+    """Keys up to ``diagonal`` after each query; queries are the last of the keys' positions."""
+    pos_q, pos_k = scores.shape[-2:]
+    return torch.ones(pos_q, pos_k, dtype=torch.bool, device=scores.device).tril(diagonal + pos_k - pos_q)
 
 
 def _real_keys(scores: Tensor, visible: Tensor) -> Tensor:
@@ -35,7 +38,8 @@ def _real_keys(scores: Tensor, visible: Tensor) -> Tensor:
 
 
 def _excludes_itself(scores: Tensor, visible: Tensor) -> Tensor:
-    allowed = visible & ~torch.eye(scores.shape[-1], dtype=torch.bool)
+    itself = _triangle(scores, 0) & ~_triangle(scores, -1)  # [pos_q, pos_k]
+    allowed = visible & ~itself
     nothing = ~allowed.any(dim=-1, keepdim=True)
     return torch.where(nothing, visible, allowed)
 
@@ -63,12 +67,12 @@ def _rounded(dtype: torch.dtype, *, scores_too: bool = False) -> Callable[[Tenso
 def _dropout(scores: Tensor, visible: Tensor) -> Tensor:
     plain = torch.softmax(torch.where(visible, scores, -torch.inf), dim=-1)
     kept = torch.rand(plain.shape, generator=torch.Generator().manual_seed(7)) >= 0.1
-    return plain * kept / 0.9
+    return plain * kept.to(plain.device) / 0.9
 
 
 def _stale_v(pattern: Tensor, v: Tensor) -> Tensor:
     stale = v.clone()
-    stale[..., -1, :] = v[..., -2, :]
+    stale[..., -1:, :] = v[..., -2:, :][..., :1, :]  # one token alone has none before it
     return pattern @ stale
 
 
@@ -78,6 +82,17 @@ def _late_v(pattern: Tensor, v: Tensor) -> Tensor:
     return pattern @ late
 
 
+def _swapped_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    if q.shape != k.shape:
+        raise ArgumentError(
+            "fault scores-transposed has no scores where queries and keys differ in number",
+            expected="all positions at once",
+            got=f"{q.shape[-2]} of {k.shape[-2]} positions",
+            fix="run it without decode steps",
+        )
+    return k @ q.transpose(-1, -2) * scale
+
+
 def _keys_mixed(_config: GPT2Config, _block: int) -> Mapping[str, Any]:
     seen: dict[str, Tensor] = {}
 
@@ -85,7 +100,7 @@ def _keys_mixed(_config: GPT2Config, _block: int) -> Mapping[str, Any]:
         seen["k"] = k
         return q @ k.transpose(-1, -2) * scale
 
-    return {"scores": scores, "z": lambda pattern, _v: pattern @ seen["k"]}
+    return {"scores": scores, "z": lambda pattern, _v: pattern @ seen["k"].to(pattern.dtype)}
 
 
 def _half_the_heads(packed: Tensor, n_head: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,7 +150,7 @@ ATTENTION = (
         name="scores-transposed",
         mistake="k @ q.T is computed",
         stage="h.{b}.attn.scores",
-        operations=swap(scores=lambda q, k, scale: k @ q.transpose(-1, -2) * scale),
+        operations=swap(scores=_swapped_scores),
     ),
     Fault(
         name="no-mask",

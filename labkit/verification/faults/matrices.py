@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
+from labkit.model.operations import conv1d
 from labkit.verification.faults.fault import Edit, Fault
 
 SHOWS = {"attn.c_attn": "attn.q", "attn.c_proj": "attn.out", "mlp.c_fc": "mlp.pre", "mlp.c_proj": "mlp.out"}
@@ -41,11 +42,11 @@ def _square(matrix: str) -> Callable[[GPT2Config, int], bool]:
 
 def _tf32(x: Tensor) -> Tensor:
     bits = x.float().contiguous().view(torch.int32)
-    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32).to(x.dtype)
 
 
 def _tf32_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return _tf32(x) @ _tf32(weight) + bias
+    return conv1d(_tf32(x), _tf32(weight), bias)
 
 
 def _deal(change: Callable[[Tensor, GPT2Config], Tensor]) -> Edit:

@@ -21,8 +21,10 @@ def _packed(scene: Scene, tap: str) -> Tensor:
     return torch.cat([scene.weights[f"{h}.weight"], scene.weights[f"{h}.bias"][None]])
 
 
-def _dealt(deal: Deal) -> Callable[[Scene, str], Variants]:
+def _dealt(deal: Deal, fits: Callable[[Scene], bool] = lambda _scene: True) -> Callable[[Scene, str], Variants]:
     def variants(scene: Scene, tap: str) -> Variants:
+        if not fits(scene):
+            return {}
         parts = deal(_packed(scene, tap), scene)  # each [n_embd + 1, n_embd]
         changed = {}
         for name, part in zip(site_taps(tap), parts, strict=True):
@@ -190,7 +192,7 @@ HYPOTHESES = (
         name="rotary-interleave",
         site="attn.qkv",
         cause="each head of Q and K is reordered into even and odd elements, as rotary checkpoints are",
-        variants=_dealt(_rotary_order),
+        variants=_dealt(_rotary_order, lambda scene: scene.config.head_dim % 2 == 0),
     ),
     Hypothesis(name="k-for-v", site="attn.qkv", cause="V is taken from K's columns", variants=_dealt(_k_for_v)),
     Hypothesis(
