@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.outside import safe
@@ -70,6 +71,11 @@ def write_json(value: Any, target: str) -> None:
     if target == "-":
         sys.stdout.write(text if (sys.stdout.encoding or "utf-8").lower().startswith("utf") else _ascii(text))
         return
+    write_text(text, target)
+
+
+def write_text(text: str, target: str | Path) -> None:
+    """Write a whole file or none."""
     from labkit.atomic import replacing
 
     with replacing(target) as file:

@@ -16,7 +16,7 @@ from labkit.errors import ArgumentError, LabkitError
 
 REPORTS = ("json", "json_to")
 """Parameters that take a file's name, or - for standard output."""
-FILES = (*REPORTS, "output", "out", "certificate", "html")
+FILES = (*REPORTS, "output", "out", "certificate", "html", "junit")
 """Parameters that name a file to write."""
 FOLDERS: Mapping[str, Callable[[Path], None]] = {
     "target": require_new_folder,

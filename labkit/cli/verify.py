@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labkit.cli.console import progress, show, show_record, write_json
+from labkit.cli.console import progress, show, show_record, write_json, write_text
 from labkit.cli.faults import check_faults
 from labkit.cli.prompts import EMBEDDED_HELP, Folder, rows_of
 from labkit.errors import ArgumentError, LabkitError
@@ -30,8 +30,11 @@ def verify(
         list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; may be given several times.")
     ] = None,
     plant: Annotated[
-        str | None,
-        typer.Option(help="Plant a fault in labkit's side: NAME or NAME:BLOCK; `labkit faults --list` names them."),
+        list[str] | None,
+        typer.Option(
+            help="Plant a fault in labkit's side: NAME or NAME:BLOCK; `labkit faults --list` names them. "
+            "May be given several times."
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="Where labkit's side runs: cpu, cuda or mps.")] = "cpu",
@@ -48,6 +51,9 @@ def verify(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as one offline page to this file.")
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, a test a stage, for a build server.")
+    ] = None,
     json: Annotated[
         str | None, typer.Option(help="Write the report as JSON to this file (- for standard output).")
     ] = None,
@@ -58,7 +64,7 @@ def verify(
         raise ArgumentError("a trace brings its own prompt and engine", fix="leave --prompt, --ids and --plant out")
     if recheck is not None:
         changed = (dtype, device, tokens) != ("float32", "cpu", 20)
-        if prompt or ids or plant or certificate or html or json or changed:
+        if prompt or ids or plant or certificate or html or junit or json or changed:
             raise ArgumentError("a certificate says itself what is run", fix="give --recheck FILE with --trace at most")
         return _recheck(recheck, folder, trace)
     with progress() as say:
@@ -68,7 +74,7 @@ def verify(
         from labkit.verification.links import first_broken, whole_chain
         from labkit.verification.verify_trace import verify_trace
 
-        check_faults([plant] if plant else None)
+        check_faults(plant)
         try:
             if trace is not None:
                 report = verify_trace(trace, folder, progress=say)
@@ -95,6 +101,10 @@ def verify(
         stages = None if trace is None else _stage_count(folder)
     if html is not None:
         _write_page(html, report, links, shortest, folder)
+    if junit is not None:
+        from labkit.report.junit import verification_junit
+
+        write_text(verification_junit(report, links), junit)
     if json is not None:
         write_json({**verification_json(report, stage_count=stages), "chain": chain_json(links)}, json)
     if json != "-":
@@ -130,16 +140,13 @@ def _certify(report: "Report", folder: Path | None, target: Path | None) -> dict
 def _write_page(
     path: Path, report: "Report", links: "tuple[Link, ...]", shortest: dict[str, str | None], folder: Path | None
 ) -> None:
-    from labkit.atomic import replacing
     from labkit.load import embedded
     from labkit.report.html import verification_page
     from labkit.verification.tensor_places import tensor_places
 
     names = [name for finding in report.findings for name in finding.tensors]
     places = tensor_places(folder or embedded(), names)
-    page = verification_page(report, links=links, places=places, shortest=shortest, folder=folder)
-    with replacing(path) as file:
-        file.write(page.encode())
+    write_text(verification_page(report, links=links, places=places, shortest=shortest, folder=folder), path)
 
 
 def _tell_broken(folder: Path | None) -> None:
