@@ -14,6 +14,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError
 from labkit.model import GPT2, Attention, Operations
 from labkit.outside import path_of
 from labkit.storage import to_float32
+from labkit.storage.memory import in_order
 
 COMPUTE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """What the forward pass computes in."""
@@ -87,7 +88,7 @@ class Conversion:
             counts[1] += tensor.numel()
         converted = converted.to(self.device)
         if self.dtype in (torch.bfloat16, torch.float16) and name.startswith("h.") and converted.dim() == 2:
-            converted = converted.t().contiguous().t()  # [in, out], in memory [out, in]
+            converted = in_order(converted.t()).t()  # [in, out], in memory [out, in]
         return converted
 
     def notes(self) -> tuple[str, ...]:

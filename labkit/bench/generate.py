@@ -98,7 +98,7 @@ def _bench(
     clock: ClockName,
     tell: Callable[[str], None],
 ) -> Roofline:
-    model = load_gpt2(folder, device=device)
+    model = load_gpt2(folder, device=device, mode="owned")
     with threads(1 if clock == "processor" else sensible_threads(model)):
         bench = _Bench(folder, name, model.device, tokens, repeats, prompt, clock, tell)
         return bench.run(model)

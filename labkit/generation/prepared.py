@@ -18,6 +18,7 @@ from labkit.generation.packed import available, pack, packed_product, packed_une
 from labkit.generation.split import parts_for, split, split_bias, split_product, split_unembed
 from labkit.model import GPT2
 from labkit.model.operations import activation
+from labkit.storage.memory import in_order
 
 HALF = (torch.bfloat16, torch.float16)
 """Dtypes whose matrices lie [out, in]."""
@@ -188,7 +189,7 @@ def lay_out(weight: Tensor) -> Tensor:
     >>> lay_out(torch.zeros(2, 3)).stride(), lay_out(torch.zeros(2, 3, dtype=torch.bfloat16)).stride()
     ((3, 1), (1, 2))
     """
-    return weight.t().contiguous().t() if weight.dtype in HALF else weight.contiguous()  # [in, out]
+    return in_order(weight.t()).t() if weight.dtype in HALF else in_order(weight)  # [in, out]
 
 
 def _pairs(block: Block) -> tuple[Pair, ...]:

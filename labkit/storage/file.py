@@ -20,6 +20,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError, FileAccessError, Out
 from labkit.outside import shown
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.header import Entry, Header, Order, header_of
+from labkit.storage.memory import memory
 from labkit.storage.places import open_source
 from labkit.storage.sources import ByteSource, LocalFile
 from labkit.storage.widening import Widened, torch_dtype, widen_bytes
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 Mode = Literal["mapped", "copy"]
 CHUNK_NBYTES = 1 << 22
 """Bytes that the streaming verbs hold of a tensor at a time."""
-_HUGE_NBYTES = 1 << 22  # two huge pages of the common size
 WHOLE_NBYTES = 24
 """A number of bytes that every dtype fills with whole elements: a multiple of 8 (F64) and of 3 (F6)."""
 
@@ -233,7 +233,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
             return torch.empty(0, dtype=torch.uint8)
         if self._map is not None:
             return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=start)
-        raw = _memory(nbytes)
+        raw = memory(nbytes)
         source.read_into(start, raw.numpy().data)
         return raw
 
@@ -243,18 +243,6 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
         if isinstance(self._source, LocalFile):
             self._source.require_unchanged()
         return self._source
-
-
-def _memory(nbytes: int) -> "Tensor":
-    """A new uint8 tensor [nbytes], its values not set; a large one in huge pages, which are filled several times faster."""
-    if nbytes >= _HUGE_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
-            pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # no room for it, or a kernel without huge pages: torch asks again, and says what is missing
-            return torch.empty(nbytes, dtype=torch.uint8)
-        return torch.frombuffer(pages, dtype=torch.uint8)
-    return torch.empty(nbytes, dtype=torch.uint8)
 
 
 def torch_shape(entry: Entry, where: str) -> tuple[int, ...]:
