@@ -22,8 +22,11 @@ def invariants(
     prompt: Annotated[list[str] | None, typer.Option(help="A text to run; may be given several times.")] = None,
     ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several times.")] = None,
     plant: Annotated[
-        str | None,
-        typer.Option(help="Plant a fault in labkit's model: NAME or NAME:BLOCK; `labkit faults --list` names them."),
+        list[str] | None,
+        typer.Option(
+            help="Plant a fault in labkit's model: NAME or NAME:BLOCK; `labkit faults --list` names them. "
+            "May be given several times."
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
     device: Annotated[str, typer.Option(help="Where labkit's model runs: cpu, cuda or mps.")] = "cpu",
@@ -39,7 +42,7 @@ def invariants(
     with progress() as say:
         from labkit.load import embedded, load_gpt2
         from labkit.report.invariants import invariants_json, render_invariants
-        from labkit.verification.faults import parse_fault
+        from labkit.verification.faults import plant_all
         from labkit.verification.invariants import check_model, check_trace, return_code
         from labkit.verification.precision import dtype_named
         from labkit.verification.prompts import check_room, choose_prompts
@@ -58,10 +61,9 @@ def invariants(
             tell(notes)
             check_room(chosen, model.config, 0)
             tested, engine = model, "labkit"
-            if plant is not None:
-                check_faults([plant])
-                fault, block = parse_fault(plant)
-                tested, engine = fault.plant(model, block), f"labkit with {plant} planted"
+            if plant:
+                check_faults(plant)
+                tested, engine = plant_all(model, plant), f"labkit with {', '.join(plant)} planted"
             say("running it again and again")
             results = check_model(tested, reference=model, ids=[each.ids for each in chosen])
     if json is not None:

@@ -11,7 +11,7 @@ from labkit import __version__
 from labkit.cli import bench, checkpoint, explain, faults, generate, invariants, lab, storage, tokenizer, trace, verify
 from labkit.cli.console import complain
 from labkit.cli.entry import Stopped
-from labkit.cli.options import spelled, told, told_usage
+from labkit.cli.options import GivenOnce, spelled, told, told_usage
 from labkit.cli.places import placed
 from labkit.cli.streams import ReaderGoneError
 from labkit.errors import LabkitError
@@ -47,6 +47,7 @@ for each in (*app.registered_commands, *bench.bench.registered_commands):
     assert each.callback is not None
     each.short_help = inspect.getdoc(each.callback)  # whole: what is not given here is cut in the list of commands
     each.callback = spelled(placed(each.callback))
+    each.cls = GivenOnce
 
 
 def show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)

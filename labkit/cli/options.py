@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import typer
+from typer.core import TyperCommand, TyperOption
+
 from labkit.errors import ArgumentError, LabkitError, UnknownNameError
 from labkit.outside import shown
 
@@ -54,6 +57,23 @@ PHRASES: Mapping[str, str] = {
     "untie=True loads the stored head": "`labkit convert --untie` loads the stored head",
 }
 """What to do next, in Python's words -> the same on the command line."""
+
+
+class GivenOnce(TyperCommand):
+    """A command whose options that hold one value are refused where they are given twice: one would be dropped."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Raise ``ArgumentError`` for such an option, then read the command line as usual."""
+        seen = set()
+        for param in self.make_parser(ctx).parse_args(args=list(args))[2]:
+            drops = (
+                isinstance(param, TyperOption) and not param.multiple and (param.secondary_opts or not param.is_flag)
+            )
+            if param in seen and drops:
+                names = "/".join((*param.opts, *param.secondary_opts))
+                raise ArgumentError("given more than once, and it holds one value", where=names, fix="give it once")
+            seen.add(param)
+        return super().parse_args(ctx, args)
 
 
 def spelled(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,7 +82,7 @@ def verification_page(
 
 
 def _head(report: Report) -> Markup:
-    planted = f", with {report.planted} planted" if report.planted else ""
+    planted = f", with {', '.join(report.planted)} planted" if report.planted else ""
     what = f"{report.engine}{planted} against transformers on {report.checkpoint}, {report.dtype}"
     verdict = element("span", report.verdict, class_=f"verdict {TONES[report.verdict]}")
     sentence = report.headline().removeprefix(f"{report.verdict}: ")
@@ -294,5 +294,5 @@ def _command(report: Report, folder: str | PathLike[str] | None) -> str:
     for prompt in report.prompts:
         words += ["--ids", ",".join(map(str, prompt.ids))]
     words += ["--dtype", report.dtype] if report.dtype != "float32" else []
-    words += ["--plant", report.planted] if report.planted else []
+    words += [word for fault in report.planted for word in ("--plant", fault)]
     return shlex.join(words)

@@ -63,7 +63,7 @@ def headline(report: Report, *, stage_count: int | None = None) -> str:
 def _title(report: Report) -> "RenderableType":
     from labkit.report.plain import plain, plain_lines
 
-    planted = f", with {report.planted} planted" if report.planted else ""
+    planted = f", with {', '.join(report.planted)} planted" if report.planted else ""
     title = plain(f"{report.engine}{planted} against transformers on {report.checkpoint}, {report.dtype}", "bold")
     rows = [
         f"prompt {number}: {prompt.describe()} ({counted(len(prompt.ids), 'token')})\n"
@@ -172,7 +172,7 @@ def verification_json(report: Report, *, stage_count: int | None = None) -> dict
         "checkpoint": report.checkpoint,
         "engine": report.engine,
         "dtype": report.dtype,
-        "planted": report.planted,
+        "planted": list(report.planted),
         "prompts": [dataclasses.asdict(prompt) for prompt in report.prompts],
         "stages": [stage_json(stage) for stage in report.stages],
         "logits": None if report.agreement is None else dataclasses.asdict(report.agreement),

@@ -87,7 +87,7 @@ def verify_callable(
         checkpoint=path.name,
         engine=engine or _name_of(fn_or_module),
         dtype=precision.describe(),
-        planted=None,
+        planted=(),
         prompts=chosen,
         stages=merge_stages(cases),
         agreement=merge_agreement(agreements) if agreements else None,

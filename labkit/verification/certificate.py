@@ -65,7 +65,7 @@ class Certificate(msgspec.Struct, frozen=True):
 
     format: Literal["labkit-certificate"]
     verdict: Verdict
-    planted: str | None
+    planted: str | tuple[str, ...] | None
     dtype: str
     device: str
     greedy_tokens: Annotated[int, msgspec.Meta(ge=0)]
@@ -97,7 +97,7 @@ def certify(report: Report, folder: Path) -> dict[str, Any]:
             {"where": finding.where, "cause": finding.cause, "text": finding.text} for finding in report.findings
         ],
         "engine": report.engine,
-        "planted": report.planted,
+        "planted": list(report.planted),
         "trace_sha256": report.trace_sha256,
         "dtype": report.dtype,
         "device": report.device,

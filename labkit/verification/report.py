@@ -31,7 +31,8 @@ class Report:
     dtype: str
     precision: Precision
     """What the engine says of its arithmetic; ``dtype`` is the same in words."""
-    planted: str | None
+    planted: tuple[str, ...]
+    """Faults planted on purpose, as ``NAME`` or ``NAME:BLOCK``."""
     prompts: tuple[Prompt, ...]
     stages: tuple[StageResult, ...]
     agreement: Agreement | None

@@ -6,7 +6,7 @@ one new position a step; each is a group of tensors of its own.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -17,10 +17,10 @@ from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, UnknownNameError
 from labkit.generation import KVCache
 from labkit.load import folder_of, load_gpt2
-from labkit.model import GPT2, Operations
+from labkit.model import GPT2
 from labkit.model.taps import match_taps, tap_names
 from labkit.verification.chain import Inputs
-from labkit.verification.faults import parse_fault
+from labkit.verification.faults import plant_all
 from labkit.verification.precision import Precision, dtype_named, sums_in_float32
 from labkit.verification.prompts import check_room, choose_prompts, require_count
 from labkit.verification.reference import capture, load_reference, new_cache
@@ -81,9 +81,7 @@ def record_trace(
     check_room(chosen, model.config, 0)
     inputs = left_padded([prompt.ids for prompt in chosen])
     _check_steps(inputs, steps, model.config)
-    for text in plant:
-        fault, block = parse_fault(text)
-        model = _planted(model, fault.plant(model, block))
+    model = plant_all(model, plant)
     run: Runner
     if engine == "labkit":
         cache = None
@@ -141,24 +139,6 @@ def _check_steps(inputs: Inputs, steps: int, config: GPT2Config) -> None:
             got=total,
             fix="take fewer steps or a shorter prompt",
         )
-
-
-def _planted(before: GPT2, after: GPT2) -> GPT2:
-    """``after``, with the exchanged operations of ``before`` kept: one fault beside another."""
-    kept = {**before.block_operations, **after.block_operations}
-    everywhere, right = after.operations, Operations()
-    changed = {
-        field.name: getattr(before.operations, field.name)
-        for field in fields(Operations)
-        if getattr(everywhere, field.name) == getattr(right, field.name)
-    }
-    return GPT2(
-        after.config,
-        after.parameters_by_name,
-        operations=replace(everywhere, **changed),
-        block_operations=kept,
-        load_report=after.load_report,
-    )
 
 
 def _passes(run: Runner, inputs: Inputs, wanted: tuple[str, ...], steps: int) -> Iterator[tuple[str, Tensor]]:

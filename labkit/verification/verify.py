@@ -14,7 +14,7 @@ from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
-from labkit.verification.faults import Fault, parse_fault
+from labkit.verification.faults import plant_all, plantings
 from labkit.verification.precision import Precision, dtype_named, sums_in_float32
 from labkit.verification.prompts import Prompt, check_room, choose_prompts
 from labkit.verification.replay import merge_findings
@@ -33,7 +33,7 @@ def verify(
     *,
     prompts: Sequence[str] | None = None,
     ids: Sequence[Sequence[int]] | None = None,
-    plant: str | None = None,
+    plant: str | Sequence[str] | None = None,
     dtype: str = "float32",
     device: str = "cpu",
     tokens: int = 20,
@@ -42,7 +42,8 @@ def verify(
     """Run ``folder`` (default: the embedded checkpoint) through labkit and transformers and compare every stage.
 
     ``prompts`` are texts, ``ids`` token ids instead of texts; ``plant`` names a fault (``NAME`` or ``NAME:BLOCK``) to
-    plant in labkit's side; ``tokens`` greedy tokens are compared after each prompt; ``progress`` is told each step.
+    plant in labkit's side, or several; ``tokens`` greedy tokens are compared after each prompt; ``progress`` is told
+    each step.
     Raises a ``LabkitError`` where the folder, a prompt or an option cannot be used.
 
     >>> import labkit
@@ -57,9 +58,8 @@ def verify(
     number_type = dtype_named(dtype)
     say("loading the checkpoint")
     candidate = load_gpt2(path, dtype=number_type, device=device)
-    planted = None if plant is None else parse_fault(plant)
-    if planted is not None:
-        candidate = _with_fault(candidate, planted)
+    planted = plantings(plant)
+    candidate = plant_all(candidate, planted)
     chosen, notes = choose_prompts(path, candidate.config, prompts, ids)
     check_room(chosen, candidate.config, tokens)
     say("loading it in transformers, in float64")
@@ -73,14 +73,14 @@ def verify(
     results = compare_greedy(standard, candidate, chosen, cases, tokens)
     agreements = [case.agreement for case in cases if case.agreement is not None]
     stages = merge_stages(cases)
-    if planted is not None and all(stage.verdict == "same" for stage in stages):
-        say("the planted fault was not seen: measuring its effect")
-        notes += (_unseen(str(plant), *_effect(planted, path, chosen, stages)),)
+    if planted and all(stage.verdict == "same" for stage in stages):
+        say("no planted fault was seen: measuring the effect")
+        notes += tuple(_unseen(text, *_effect(text, path, chosen, stages)) for text in planted)
     return Report(
         checkpoint=path.name,
         engine="labkit",
         dtype=dtype,
-        planted=plant,
+        planted=planted,
         prompts=chosen,
         stages=stages,
         agreement=merge_agreement(agreements),
@@ -94,17 +94,10 @@ def verify(
     )
 
 
-def _with_fault(model: GPT2, planted: tuple[Fault, int]) -> GPT2:
-    fault, block = planted
-    return fault.plant(model, block)
-
-
-def _effect(
-    planted: tuple[Fault, int], folder: Path, prompts: Sequence[Prompt], stages: Sequence[StageResult]
-) -> tuple[float, str]:
+def _effect(planted: str, folder: Path, prompts: Sequence[Prompt], stages: Sequence[StageResult]) -> tuple[float, str]:
     """The most that a fault moves any stage in float64, in that stage's budgets, and where."""
     right = load_gpt2(folder, dtype=torch.float64)
-    wrong = _with_fault(right, planted)
+    wrong = plant_all(right, planted)
     largest = (0.0, "")
     for prompt in prompts:
         before, after = (model.run([list(prompt.ids)], taps="all").taps for model in (right, wrong))

@@ -62,6 +62,16 @@ def test_another_file_and_another_verdict_are_said(folder: Path, tmp_path: Path)
     assert "model.safetensors is another file" in str(recheck(path, other))
 
 
+def test_a_certificate_of_several_planted_faults_runs_again_with_all(folder: Path, tmp_path: Path) -> None:
+    plant = ("relu:1", "no-mask:0")
+    report = labkit.verify(folder, ids=IDS, tokens=0, plant=plant)
+    path = tmp_path / "certificate.json"
+    path.write_text(json_text(certify(report, folder)))
+    assert read_certificate(path).planted == plant
+    assert recheck(path, folder).report.planted == plant
+    assert recheck(path, folder).differences == ()
+
+
 def test_the_shortest_prompt_that_would_show_a_mistake(folder: Path) -> None:
     names = ("no-mask", "positions-wrap-64", "padding-attended", "head-tied", "mask-finite-1e4")
     assert shortest_prompts(folder, Coverage({name: {} for name in names}), Precision()) == {
@@ -143,7 +153,7 @@ ODD: dict[str, tuple[object, ...]] = {
     "findings": (None, "x", 1, [1], [{}], [{"where": "h", "cause": 1}], [{"where": None, "cause": None}]),
     "checkpoint": (None, [], {}, "x", {"sha256": None}, {"sha256": []}, {"sha256": {"a": 1}}),
     "greedy_tokens": (None, "x", [], {}, -1, 1.5, True),
-    "planted": (0, [], True),
+    "planted": (0, [1], True),
     "dtype": (None, 1, [], {}),
     "device": (None, 1, []),
     "engine": (1, []),

@@ -47,7 +47,8 @@ class Fault:
     def plant(self, model: GPT2, block: int = 0, *, size: float = 1.0) -> GPT2:
         """A model that shares ``model``'s parameters but makes this mistake in ``block``, at ``size`` of its full extent.
 
-        Raises ``OutOfRangeError`` for a block the model has not, ``ArgumentError`` where the mistake has no room.
+        What was planted in ``model`` before stays. Raises ``OutOfRangeError`` for a block the model has not,
+        ``ArgumentError`` where the mistake has no room, or exchanges an operation that was exchanged before.
         """
         layers = model.config.n_layer
         if not 0 <= block < layers:
@@ -62,24 +63,34 @@ class Fault:
         if self.edit is not None:
             self.edit(parameters, f"h.{block}", model.config)
             parameters = _blended(model.parameters_by_name, parameters, size)
-        wrong = self._wrong_operations(model.config, block, size)
-        everywhere = self.place == "model"
+        operations, by_block = model.operations, dict(model.block_operations)
+        if self.place == "model":
+            operations = self._wrong_operations(operations, model.config, block, size)
+        elif self.operations is not None:
+            by_block[block] = self._wrong_operations(by_block.get(block, operations), model.config, block, size)
         return GPT2(
             model.config,
             parameters,
-            operations=wrong if everywhere else None,
-            block_operations={block: wrong} if wrong is not None and not everywhere else None,
+            operations=operations,
+            block_operations=by_block,
             load_report=model.load_report,
         )
 
-    def _wrong_operations(self, config: GPT2Config, block: int, size: float) -> Operations | None:
+    def _wrong_operations(self, before: Operations, config: GPT2Config, block: int, size: float) -> Operations:
         if self.operations is None:
-            return None
-        fields = dict(self.operations(config, block))
+            return before
+        fields, plain = dict(self.operations(config, block)), Operations()
+        for name in fields:
+            if getattr(before, name) != getattr(plain, name):
+                raise ArgumentError(
+                    f"fault {self.name} cannot be planted beside another that exchanges the same operation",
+                    where=f"block {block}, {name}" if self.place == "block" else name,
+                    fix="plant one of the two",
+                )
         if size != 1.0:
-            right = dataclasses.replace(Operations(), activation=activation(config.activation_function))
+            right = dataclasses.replace(plain, activation=activation(config.activation_function))
             fields = {name: _between(getattr(right, name), wrong, size) for name, wrong in fields.items()}
-        return dataclasses.replace(Operations(), **fields)
+        return dataclasses.replace(before, **fields)
 
     def expected_stage(self, block: int) -> str:
         """The first tap at which the fault shows."""
