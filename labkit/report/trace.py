@@ -85,6 +85,10 @@ def comparison_json(comparison: TraceComparison) -> dict[str, Any]:
         "expected": str(comparison.expected),
         "rule": comparison.rule,
         "atol": comparison.atol,
+        "compared": comparison.compared,
+        "stage_count": comparison.stage_count,
+        "not_in_actual": [tap.name for tap in comparison.taps if tap.problem == "missing"],
+        "not_in_expected": [tap.name for tap in comparison.taps if tap.problem == "extra"],
         "taps": [dataclasses.asdict(tap) for tap in comparison.taps],
         "ulps": {
             str(each.dtype).removeprefix("torch."): {

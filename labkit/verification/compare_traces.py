@@ -29,6 +29,7 @@ from labkit.verification.trace_sequence import Pass, joined_inputs, passes_of, r
 from labkit.verification.ulps import UlpHistogram
 from labkit.verification.verify import Progress
 from labkit.verification.verify_trace import verify_trace
+from labkit.words import counted
 
 PART_NUMEL = 1 << 19
 """Elements compared at a time: about ten float64 tensors of this size are alive at once (4 MiB each)."""
@@ -67,10 +68,17 @@ class TraceComparison:
     rule: Rule
     atol: float | None
     taps: tuple[TapComparison, ...]
+    stage_count: int
+    """The stages that both could have recorded, in every pass."""
     reports: tuple[Report, Report] | None = None
     """Actual and expected against the checkpoint, where one was given."""
     histograms: tuple[UlpHistogram, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def compared(self) -> int:
+        """The stages that both traces hold."""
+        return sum(tap.problem not in ("missing", "extra") for tap in self.taps)
 
     @property
     def first_divergence(self) -> str | None:
@@ -94,17 +102,27 @@ class TraceComparison:
         if self.verdict == "cannot tell":
             return "cannot tell: " + "; ".join(r.headline() for r in self.reports or () if r.verdict == "cannot tell")
         first = next((tap for tap in self.taps if tap.differs), None)
-        if first is None or first.difference is None:
-            where = "" if first is None else f": {_described(first.name)} has another shape ({first.remark})"
-            return f"differs{where}" if first is not None else f"same: no difference {_beyond(self)}; {self._largest()}"
+        if first is None:
+            return f"same: no difference {_beyond(self)} in {self._held()}; {self._largest()}"
+        partly = "" if self.compared == self.stage_count else f"; compared: {self._held()}"
+        if first.difference is None:
+            return f"differs: {_described(first.name)} has another shape ({first.remark}){partly}"
         if first.problem == "non-finite":
-            return f"differs: {_described(first.name)} is the first with values that are not finite on both sides"
+            return (
+                f"differs: {_described(first.name)} is the first with values that are not finite on both sides{partly}"
+            )
         error = first.difference
         return (
             f"differs: {_described(first.name)} is the first {_beyond(self)} "
             f"({_share_beyond(first)}max_abs {error.max_abs:.3g} at {list(error.worst)}: {error.actual_at_worst:.6g}, "
-            f"expected {error.expected_at_worst:.6g})"
+            f"expected {error.expected_at_worst:.6g}){partly}"
         )
+
+    def _held(self) -> str:
+        """How many of the stages both traces hold, in words."""
+        if self.compared == self.stage_count:
+            return f"all {counted(self.compared, 'stage')}"
+        return f"the {counted(self.compared, 'stage')} that both hold, of {self.stage_count:,}"
 
     def _largest(self) -> str:
         measured = [tap for tap in self.taps if tap.difference is not None]
@@ -173,6 +191,8 @@ def compare_traces(
         if not any(tap.difference for tap in taps) and not any(tap.differs for tap in taps):
             raise TraceError("the traces have no tap in common", where=f"{actual} and {expected}")
         notes = _notes(a, e, rule)
+        every = {each.prefix + tap for each in passes for tap in tap_names(e.config)}
+        stage_count = len(every.union(tap.name for tap in taps))
     reports = None
     if folder is not None:
         reports = (verify_trace(actual, folder, progress=progress), verify_trace(expected, folder, progress=progress))
@@ -185,6 +205,7 @@ def compare_traces(
         rule=rule,
         atol=atol,
         taps=tuple(taps),
+        stage_count=stage_count,
         reports=reports,
         histograms=tuple((histograms or {}).values()),
         notes=notes,

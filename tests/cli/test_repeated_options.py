@@ -64,8 +64,9 @@ def commands() -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
     ("path", "command"), tuple(commands()), ids=lambda each: " ".join(each) if isinstance(each, tuple) else ""
 )
 def test_an_option_of_one_value_given_twice_is_refused(
-    path: tuple[str, ...], command: TyperCommand, capsys: Capture
+    path: tuple[str, ...], command: TyperCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where one is taken, it may name a file to write
     for option in command.params:
         if not isinstance(option, TyperOption) or option.multiple or option.is_eager:
             continue

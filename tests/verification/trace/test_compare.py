@@ -15,10 +15,13 @@ from labkit.cli.main import run
 from labkit.compare import measure
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, TraceError
+from labkit.model.taps import tap_names
 from labkit.verification.compare_traces import TraceComparison, compare_traces
 from labkit.verification.trace import TraceMetadata, write_trace
 from labkit.verification.trace_record import Recorded, record_trace
 from labkit.verification.ulps import EDGES, UlpHistogram
+
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -184,3 +187,28 @@ def test_large_traces_take_little_memory(tmp_path: Path, rows: int, moved: int) 
     grown, beyond, *worst = map(int, done.stdout.split())
     assert (beyond, worst) == (1, [0, 500, 5])
     assert grown * (1 if sys.platform == "darwin" else 1024) < 100e6
+
+
+def test_the_outcome_says_how_many_stages_both_hold(
+    clean: Recorded, save: Callable[..., Path], capsys: Capture
+) -> None:
+    whole, fewer, wrong = clean.tensors, dict(clean.tensors), dict(clean.tensors)
+    for name in ("wte", "ln_f", "logits"):
+        del fewer[name]
+        del wrong[name]
+    wrong["h.0.mlp.post"] = wrong["h.0.mlp.post"] + 1
+    every, few, off = (
+        str(save(tensors, clean.metadata, f"{number}.safetensors"))
+        for number, tensors in enumerate((whole, fewer, wrong))
+    )
+    count = 3 * len(tap_names(clean.metadata.config))  # the prompt and two decode steps
+    assert run(["compare", every, every]) == 0
+    assert f"(estimated) in all {count} stages; the largest is 0" in " ".join(capsys.readouterr().out.split())
+    for actual, expected, missing in ((few, every, "not_in_actual"), (every, few, "not_in_expected")):
+        assert run(["compare", actual, expected, "--json", "-"]) == 0
+        stated = json.loads(capsys.readouterr().out)
+        assert f"in the {count - 3} stages that both hold, of {count}; the largest" in stated["headline"]
+        assert (stated["compared"], stated["stage_count"]) == (count - 3, count)
+        assert stated[missing] == ["wte", "ln_f", "logits"]
+    assert run(["compare", off, every]) == 1
+    assert f"; compared: the {count - 3} stages that both hold, of {count}" in " ".join(capsys.readouterr().out.split())
