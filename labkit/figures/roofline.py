@@ -67,8 +67,12 @@ def _label(axes: "Axes", points: Sequence[tuple[Rate, float, float]]) -> None:
             (1.03, 1 - (number + 0.5) / len(points)),
             textcoords="axes fraction",
             arrowprops={
-                **{"arrowstyle": "-", "color": MARKS[rate.dtype][1], "linewidth": 0.6},
-                **{"relpos": (0, 0.5), "shrinkA": 2, "shrinkB": 4},  # from the middle of the label's left side
+                "arrowstyle": "-",
+                "color": MARKS[rate.dtype][1],
+                "linewidth": 0.6,
+                "relpos": (0, 0.5),
+                "shrinkA": 2,
+                "shrinkB": 4,  # from the middle of the label's left side
             },
             fontsize=8,
             color=INK,
