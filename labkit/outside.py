@@ -43,7 +43,7 @@ def path_of(given: object, where: str = "path") -> Path:
     """
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else given
     if not isinstance(name, str):
-        raise ArgumentTypeError("not a path", where=where, expected="a str or a Path", got=shown(repr(given)))
+        raise ArgumentTypeError("not a path", where=where, expected="a str or a Path", got=shown_value(given))
     if "\0" in name:
         raise ArgumentError("a path cannot hold a NUL character", where=where, got=shown(name))
     return Path(name)
@@ -205,3 +205,13 @@ def shown(text: object) -> str:
     whole = str(text)
     quoted = repr(whole[:SHOWN_CHARACTERS])
     return quoted if len(whole) <= SHOWN_CHARACTERS else f"({quoted}... {len(whole)} characters)"
+
+
+def shown_value(value: object) -> str:
+    """A value of Python for a message, as Python writes it: escaped, and cut where it is very long.
+
+    >>> shown_value(5), shown_value("5"), shown_value([0] * 200)[-18:]
+    ('5', "'5'", '... 600 characters')
+    """
+    whole = safe(repr(value))
+    return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}... {len(whole)} characters"

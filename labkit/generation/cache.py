@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
-from labkit.errors import ArgumentError, OutOfRangeError
+from labkit.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
+from labkit.outside import shown_number, shown_value
 
 
 class KVCache:
@@ -19,7 +20,7 @@ class KVCache:
 
     ``length`` grows when the last block has handed in its part, so that a pass that is broken off leaves the cache
     as it was; ``rewind`` gives positions up again. Raises ``OutOfRangeError`` where the room or n_positions ends,
-    ``ArgumentError`` for keys of other heads.
+    ``ArgumentError`` for keys and values of another shape.
     """
 
     def __init__(
@@ -31,13 +32,15 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        if not 1 <= capacity <= config.n_positions:
+        if not 1 <= _whole(capacity, "capacity") <= config.n_positions:
             raise OutOfRangeError(
                 "the cache cannot hold that many positions",
                 where="capacity",
                 expected=f"1 to n_positions = {config.n_positions}",
-                got=capacity,
+                got=shown_number(capacity),
             )
+        if _whole(batch, "batch") < 1:
+            raise OutOfRangeError("a cache has rows", where="batch", expected="1 or more", got=shown_number(batch))
         self.capacity = capacity
         self.length = 0
         self._last_block = config.n_layer - 1
@@ -53,17 +56,25 @@ class KVCache:
 
     def extend(self, block: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Take in a block's new keys and values, [batch, head, pos, head_dim]; all so far, the new ones last."""
+        if not 0 <= block <= self._last_block:
+            blocks = f"0 to {self._last_block}"
+            raise OutOfRangeError("there is no such block", where="KVCache", expected=blocks, got=block)
+        keys, values = self.table[2 * block], self.table[2 * block + 1]  # each [batch, head, capacity, head_dim]
+        batch, heads, _, head_dim = keys.shape
+        for name, new in (("keys", k), ("values", v)):
+            if new.dim() != 4 or (new.shape[0], new.shape[1], new.shape[3]) != (batch, heads, head_dim):
+                raise ArgumentError(
+                    f"the {name} do not fit the cache",
+                    where=f"KVCache, block {block}",
+                    expected=f"[batch {batch}, head {heads}, pos, head_dim {head_dim}]",
+                    got=list(new.shape),
+                    fix="make the cache for this batch, or run all positions at once, without a cache",
+                )
+        if k.shape != v.shape:
+            where = f"KVCache, block {block}"
+            raise ArgumentError("more keys than values or fewer", where=where, expected=k.shape[2], got=v.shape[2])
         end = self.length + k.shape[2]
         self.require(end)
-        keys, values = self.table[2 * block], self.table[2 * block + 1]  # each [batch, head, capacity, head_dim]
-        if k.shape[1] != keys.shape[1] or k.shape[3] != keys.shape[3]:
-            raise ArgumentError(
-                "the keys do not fit the cache",
-                where=f"KVCache, block {block}",
-                expected=f"{keys.shape[1]} heads of {keys.shape[3]}",
-                got=f"{k.shape[1]} heads of {k.shape[3]}",
-                fix="run all positions at once, without a cache",
-            )
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v
         if block == self._last_block:
@@ -83,6 +94,13 @@ class KVCache:
 
     def rewind(self, length: int) -> None:
         """Give up every position from ``length`` on."""
-        if not 0 <= length <= self.length:
-            raise OutOfRangeError("not a length to go back to", expected=f"0 to {self.length}", got=length)
+        if not 0 <= _whole(length, "length") <= self.length:
+            most = f"0 to {self.length}"
+            raise OutOfRangeError("not a length to go back to", expected=most, got=shown_number(length))
         self.length = length
+
+
+def _whole(value: int, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError("not a whole number", where=where, got=shown_value(value))
+    return value

@@ -18,7 +18,7 @@ from labkit.generation.lookup import Lookup
 from labkit.generation.reading import PassByPass, Reader, Source
 from labkit.generation.settings import Settings
 from labkit.model import GPT2
-from labkit.outside import refuse_bytes, shown
+from labkit.outside import refuse_bytes, shown_value
 
 Ids: TypeAlias = "Sequence[int] | Tensor | np.ndarray[tuple[int], np.dtype[np.integer]]"
 """One row of ids [pos]."""
@@ -142,7 +142,7 @@ def check_model(model: object) -> None:
     """Raise ``ArgumentTypeError`` unless ``model`` is a GPT2."""
     if not isinstance(model, GPT2):
         raise ArgumentTypeError(
-            "not a model", where="model", expected="a GPT2, as load_gpt2 gives", got=shown(repr(model))
+            "not a model", where="model", expected="a GPT2, as load_gpt2 gives", got=shown_value(model)
         )
 
 

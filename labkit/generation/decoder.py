@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from labkit.errors import ArgumentError
 from labkit.generation.cache import KVCache
 from labkit.generation.prepared import Prepared, prepare
 from labkit.model import GPT2
@@ -121,6 +122,8 @@ class FastDecoder:
     @torch.inference_mode()
     def prefill(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Forget everything and read the prompts; logits [batch, vocab] after each one's last token."""
+        if len(rows) != self.batch:
+            raise ArgumentError("another number of rows", where="prompts", expected=self.batch, got=len(rows))
         self.cache.rewind(0)
         ids, self.padding = pad_left(rows, self.device)  # [batch, pos], [batch]
         self.padded = None

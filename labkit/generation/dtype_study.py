@@ -20,7 +20,7 @@ from labkit.generation.settings import Settings
 from labkit.generation.verbs import checkpoint_folder, find_tokenizer
 from labkit.load import load_gpt2
 from labkit.model import GPT2
-from labkit.outside import shown
+from labkit.outside import shown_value
 
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -120,7 +120,7 @@ def dtype_study(
     (['bfloat16', 'float16'], 4)
     """
     if not isinstance(dtypes, Sequence):
-        raise ArgumentTypeError("not a list of dtypes", where="dtypes", got=shown(repr(dtypes)))
+        raise ArgumentTypeError("not a list of dtypes", where="dtypes", got=shown_value(dtypes))
     Settings(tokens=tokens)  # which refuses what is no number of tokens
     tell = say or (lambda _step: None)
     tell("float32")

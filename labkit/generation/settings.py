@@ -4,6 +4,7 @@ In: options, and a folder's generation_config.json. Out: one frozen ``Settings``
 came from. Field names follow transformers' GenerationConfig where both have the same thing.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +13,8 @@ from typing import Any
 
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
-from labkit.outside import refuse_bytes, shown_number
+from labkit.generation.fields import check_fields, not_followed
+from labkit.outside import path_of, refuse_bytes, shown_number, shown_value
 from labkit.words import counted
 
 DEFAULT_TOKENS = 20
@@ -28,27 +30,6 @@ FILE_NAME = "generation_config.json"
 
 TRANSFORMERS_TOP_K = 50
 """What transformers cuts to where generation_config.json samples and states no top_k."""
-
-NOT_FOLLOWED: Mapping[str, tuple[Any, ...]] = {
-    "num_beams": (1,),
-    "penalty_alpha": (),
-    "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "top_h": (),
-    "no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "bad_words_ids": (),
-    "sequence_bias": (),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "exponential_decay_length_penalty": (),
-    "guidance_scale": (1, 1.0),
-    "min_length": (0,),
-}
-"""Fields of generation_config.json that would change the text and are told, not followed, and their idle values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +68,8 @@ class Settings:
         if self.min_p is not None:
             _number(self.min_p, "min_p", "0 to 1", lambda x: 0 <= x <= 1)
         _number(self.repetition_penalty, "repetition_penalty", "1e-6 to 1e6", lambda x: 1e-6 <= x <= 1e6)
-        refuse_bytes(self.stop_ids, where="stop_ids")
-        refuse_bytes(self.stop, where="stop")
+        _several(self.stop_ids, "stop_ids", "ids")
+        _several(self.stop, "stop", "texts")
         for each in self.stop_ids:
             _whole(each, "stop_ids", least=0)
         for text in self.stop:
@@ -185,30 +166,39 @@ def checkpoint_settings(folder: str | Path, *, vocab_size: int | None = None) ->
     beyond ``vocab_size``, as transformers saves it with a small model (GPT-2's own 50256), is left out with a note:
     no text can end there. Raises ``ConfigError`` naming the field that has no sense.
     """
-    path = Path(folder) / FILE_NAME
-    if not path.exists():
+    path = path_of(folder, "folder") / FILE_NAME
+    if not os.path.lexists(path):  # a link that leads nowhere is there, and is told when it is read
         return Sourced(settings=Settings(), origins={})
     fields = read_config_fields(path)
+    check_fields(fields, path)
     stated = _from_fields(fields)
     origins = dict.fromkeys(stated, path.name)
     if fields.get("do_sample") and fields.get("top_k") is None:
         stated["top_k"], origins["top_k"] = TRANSFORMERS_TOP_K, "transformers' default where do_sample is true"
     try:
         settings = Settings(**stated)
-        if fields.get("max_length") is not None:
-            _whole(fields["max_length"], "max_length", least=0)
     except (ArgumentError, ArgumentTypeError) as error:
         raise ConfigError(str(error), where=path, fix="correct the file, or remove the field") from error
     settings, beyond = _within(settings, vocab_size)
     if not settings.stop_ids:
         origins.pop("stop_ids", None)
-    ignored = [name for name, idle in NOT_FOLLOWED.items() if fields.get(name) not in (None, *idle)]
-    notes = [f"{path.name} states {name} {fields[name]!r}, which labkit does not follow" for name in ignored]
+    notes = [
+        f"{path.name} states {name} {shown_value(fields[name])}, which labkit does not follow"
+        for name in not_followed(fields)
+    ]
     notes += [
         f"{path.name} states eos_token_id {each}, which is beyond the vocabulary of {vocab_size} ids: left out"
         for each in beyond
     ]
     return Sourced(settings=settings, origins=origins, max_length=fields.get("max_length"), notes=tuple(notes))
+
+
+def without_stop(sourced: Sourced) -> Sourced:
+    """The same without the file's stop strings, which nothing can be compared with where there is no tokenizer."""
+    told = f"{FILE_NAME} states stop_strings {_plain(sourced.settings.stop)}: left out, as there is no tokenizer"
+    origins = {name: origin for name, origin in sourced.origins.items() if name != "stop"}
+    settings = replace(sourced.settings, stop=())
+    return replace(sourced, settings=settings, origins=origins, notes=(*sourced.notes, told))
 
 
 def _within(settings: Settings, vocab_size: int | None) -> tuple[Settings, tuple[int, ...]]:
@@ -249,6 +239,14 @@ def _whole(value: Any, where: str, *, least: int, most: int | None = None) -> No
     if value < least or (most is not None and value > most):
         expected = f"{least} or more" if most is None else f"{least} to {most}"
         raise ArgumentError("out of range", where=where, expected=expected, got=shown_number(value))
+
+
+def _several(values: Any, where: str, kind: str) -> None:
+    refuse_bytes(values, where=where)
+    if not isinstance(values, tuple | list):
+        raise ArgumentTypeError(
+            "not several values", where=where, expected=f"a tuple of {kind}", got=shown_value(values)
+        )
 
 
 def _number(value: Any, where: str, expected: str, fits: Any) -> None:

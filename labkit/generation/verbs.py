@@ -3,6 +3,7 @@
 In: a model and prompts, as text or ids. Out: ``Generation`` records, or ``Token`` records as they come.
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 from labkit.errors import ArgumentError, ArgumentTypeError, MissingFileError, UnknownNameError
 from labkit.generation.continuation import Continuation, Ids, Window, as_ids, check_model
 from labkit.generation.lookup import Lookup
-from labkit.generation.settings import MAX_SEED, Settings, Sourced, as_tuple, option_names, resolve
+from labkit.generation.settings import MAX_SEED, Settings, Sourced, as_tuple, option_names, resolve, without_stop
 from labkit.generation.text import TextFeed, note_unknown, text_of
 from labkit.model import GPT2
-from labkit.outside import refuse_bytes, shown
+from labkit.outside import refuse_bytes, shown_value
 from labkit.tokenizer import Tokenizer
 
 GPT2_VOCABULARY = 50257
@@ -41,9 +42,9 @@ class Options(TypedDict, total=False):
     stop_ids: int | Sequence[int] | None  # end the text, and stay among its ids; in place of the checkpoint's
     stop: str | Sequence[str] | None  # end the text, and are cut from it; in place of the checkpoint's
     seed: int | None  # the same text again on the same device; a fresh one is taken and told otherwise
-    cache: bool  # False: the readable model over the whole text for every token
-    window: Window  # "slide": past n_positions by reading the second half of the text again
-    lookup: bool  # True: several greedy ids a pass where the text repeats itself, the same ids in the end
+    cache: bool | None  # False: the readable model over the whole text for every token
+    window: Window | None  # "slide": past n_positions by reading the second half of the text again
+    lookup: bool | None  # True: several greedy ids a pass where the text repeats itself, the same ids in the end
     tokenizer: Tokenizer | None  # default: the one beside the checkpoint
 
 
@@ -250,9 +251,9 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
     check_model(model)
     refuse_bytes(prompts, where="prompts")
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise ArgumentTypeError("not a list of prompts", where="prompts", got=shown(repr(prompts)))
+        raise ArgumentTypeError("not a list of prompts", where="prompts", got=shown_value(prompts))
     folder = checkpoint_folder(model)
-    tokenizer = options.get("tokenizer")
+    tokenizer = _tokenizer(options.get("tokenizer"))
     notes: list[str] = []
     if tokenizer is None:
         needed = bool(options.get("stop")) or any(isinstance(prompt, str) for prompt in prompts)
@@ -266,13 +267,15 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
         longest_prompt=max(map(len, ids), default=0),
         vocab_size=model.config.vocab_size,
     )
+    if tokenizer is None and sourced.settings.stop:
+        sourced = without_stop(sourced)
     run = Continuation(
         model,
         ids,
         sourced.settings,
-        cached=options.get("cache", True),
-        window=options.get("window", "refuse"),
-        lookup=options.get("lookup", False),
+        cached=_flag(options.get("cache"), "cache", default=True),
+        window=options.get("window") or "refuse",
+        lookup=_flag(options.get("lookup"), "lookup", default=False),
     )
     if run.seed is not None and run.seed + len(ids) - 1 > MAX_SEED:
         most = f"0 to {MAX_SEED - len(ids) + 1}, as row {len(ids) - 1} draws with {len(ids) - 1} more"
@@ -283,6 +286,21 @@ def stream_batch(model: GPT2, prompts: Sequence[Prompt], **options: Unpack[Optio
     return Stream(run, ids, sourced, tokenizer, [*sourced.notes, *notes])
 
 
+def _tokenizer(given: object) -> Tokenizer | None:
+    if not isinstance(given, Tokenizer | None):
+        fix = "Tokenizer.from_folder(FOLDER) or Tokenizer.gpt2() makes one"
+        raise ArgumentTypeError("not a tokenizer", where="tokenizer", got=shown_value(given), fix=fix)
+    return given
+
+
+def _flag(given: object, where: str, *, default: bool) -> bool:
+    if given is None:
+        return default
+    if not isinstance(given, bool):
+        raise ArgumentTypeError("not a flag", where=where, expected="True or False", got=shown_value(given))
+    return given
+
+
 def checkpoint_folder(model: GPT2) -> Path | None:
     """The folder that the model was loaded from, if it was."""
     folder = getattr(model.load_report, "folder", None)
@@ -291,7 +309,7 @@ def checkpoint_folder(model: GPT2) -> Path | None:
 
 def find_tokenizer(model: GPT2, folder: Path | None, *, needed: bool) -> tuple[Tokenizer | None, list[str]]:
     """The tokenizer beside the checkpoint; GPT-2's own, with a note, where none is there and the sizes agree."""
-    if folder is not None and any((folder / name).exists() for name in ("tokenizer.json", "vocab.json")):
+    if folder is not None and any(os.path.lexists(folder / name) for name in ("tokenizer.json", "vocab.json")):
         return Tokenizer.from_folder(folder), []
     if model.config.vocab_size == GPT2_VOCABULARY:
         try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, MissingFileError, OutOfRangeError
-from labkit.outside import shown, shown_number
+from labkit.outside import shown, shown_number, shown_value
 from labkit.tokenizer import Tokenizer
 
 PROMPTS = (
@@ -92,7 +92,7 @@ def _listed(values: object) -> Sequence[Any]:
 
 def _no_ids(got: object) -> ArgumentTypeError:
     return ArgumentTypeError(
-        "not rows of whole numbers", where="ids", expected="as in [[5, 6, 7]], a row a prompt", got=shown(repr(got))
+        "not rows of whole numbers", where="ids", expected="as in [[5, 6, 7]], a row a prompt", got=shown_value(got)
     )
 
 
@@ -130,7 +130,7 @@ def _tokenizer(folder: Path, config: GPT2Config) -> Tokenizer | None:
 def require_count(value: object, where: str, what: str) -> None:
     """Raise unless ``value``, a number of ``what``, is a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError("not a whole number", where=where, got=shown(repr(value)))
+        raise ArgumentTypeError("not a whole number", where=where, got=shown_value(value))
     if value < 0:
         raise ArgumentError(f"the number of {what} is negative", got=value)
 

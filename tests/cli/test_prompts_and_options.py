@@ -45,7 +45,29 @@ def test_inventory_tells_what_generating_would_refuse(tmp_path: Path, capsys: Ca
     random_checkpoint.write(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": "x"}')
     assert run(["inventory", str(tmp_path)]) == 0
-    assert "generation_config.json: stop_ids: not a whole number" in capsys.readouterr().out
+    assert "generation_config.json: eos_token_id is of the wrong kind (expected an id" in capsys.readouterr().out
+
+
+def test_stop_strings_of_the_checkpoint_without_a_tokenizer_are_a_note(tmp_path: Path, capsys: Capture) -> None:
+    random_checkpoint.write(tmp_path, vocab_size=500, n_layer=1)
+    (tmp_path / "generation_config.json").write_text('{"stop_strings": ["a", "b"]}')
+    assert run(["generate", "--ids", "1,2,3", "--model", str(tmp_path), "--tokens", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.split()) == 3
+    assert "generation_config.json states stop_strings 'a' and 'b': left out, as there is no tokenizer" in err
+    assert run(["generate", "--ids", "1", "--model", str(tmp_path), "--stop", "a"]) == 2
+    assert "a text needs a tokenizer" in capsys.readouterr().err
+
+
+def test_links_that_lead_nowhere_are_not_passed_over(tmp_path: Path, capsys: Capture) -> None:
+    random_checkpoint.write(tmp_path, vocab_size=500, n_layer=1)
+    told = {"generation_config.json": "there is no such", "vocab.json": "got vocab.json only"}
+    for name, words in told.items():
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to("not-there")
+        assert run(["generate", "--ids", "1", "--model", str(tmp_path), "--tokens", "3"]) == 2
+        assert words in capsys.readouterr().err
+        (tmp_path / name).unlink()
 
 
 def test_generate_takes_ids(folder: Path, embedded: Path, capsys: Capture) -> None:

@@ -72,7 +72,7 @@ def test_what_a_study_cannot_take() -> None:
     wrong: Any = None
     with pytest.raises(ArgumentTypeError, match=r"ids: not a row of ids .*got str"):
         dtype_study(ids="abc", tokens=1)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match=r"dtypes: not a list of dtypes .got 'None'"):
+    with pytest.raises(ArgumentTypeError, match=r"dtypes: not a list of dtypes .got None"):
         dtype_study(ids=[1, 2], dtypes=wrong)
     with pytest.raises(ArgumentTypeError, match="dtypes: not a list of dtypes"):
         dtype_study(ids=[1, 2], dtypes=torch.float16)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.config import GPT2Config
-from labkit.errors import OutOfRangeError
+from labkit.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from labkit.generation.cache import KVCache
 from labkit.generation.decoder import FastDecoder, WholeText
 from labkit.generation.prepared import prepare
@@ -147,6 +147,48 @@ def test_the_cache_refuses_what_does_not_fit() -> None:
         cache.extend(0, new, new)
     with pytest.raises(OutOfRangeError, match=r"not a length to go back to \(expected 0 to 0, got 1\)"):
         cache.rewind(1)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        (
+            ((2, 2, 1, 4), (2, 2, 1, 4)),
+            r"the keys do not fit the cache \(expected \[batch 1, head 2, pos, head_dim 4\]",
+        ),
+        (((1, 3, 1, 4), (1, 3, 1, 4)), r"the keys do not fit the cache .*got \[1, 3, 1, 4\]"),
+        (((1, 2, 1, 4), (1, 2, 1, 5)), r"the values do not fit the cache .*got \[1, 2, 1, 5\]"),
+        (((1, 2, 4), (1, 2, 4)), r"the keys do not fit the cache .*got \[1, 2, 4\]"),
+        (((1, 2, 1, 4), (1, 2, 3, 4)), "more keys than values or fewer"),
+    ],
+)
+def test_keys_and_values_that_the_cache_cannot_hold(shapes: tuple[tuple[int, ...], ...], said: str) -> None:
+    cache = KVCache(GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=16), capacity=4)
+    k, v = (torch.ones(shape) for shape in shapes)
+    with pytest.raises(ArgumentError, match=said):
+        cache.extend(0, k, v)
+    assert cache.length == 0
+    assert not cache.table.any()
+
+
+def test_a_cache_of_no_size_and_blocks_that_are_not_there() -> None:
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=16)
+    with pytest.raises(OutOfRangeError, match="batch: a cache has rows"):
+        KVCache(config, capacity=2, batch=0)
+    for sizes in ({"capacity": 2.0}, {"capacity": None}, {"capacity": True}, {"capacity": 2, "batch": "1"}):
+        with pytest.raises(ArgumentTypeError, match=r"^(capacity|batch): not a whole number"):
+            KVCache(config, **sizes)  # type: ignore[arg-type]
+    cache, new = KVCache(config, capacity=2), torch.ones(1, 2, 1, 4)
+    for block in (1, -1):
+        with pytest.raises(OutOfRangeError, match=r"there is no such block \(expected 0 to 0"):
+            cache.extend(block, new, new)
+    with pytest.raises(ArgumentTypeError, match="length: not a whole number"):
+        cache.rewind(0.0)  # type: ignore[arg-type]
+
+
+def test_a_decoder_for_another_number_of_prompts(random_model: GPT2) -> None:
+    with pytest.raises(ArgumentError, match=r"prompts: another number of rows \(expected 2, got 1\)"):
+        FastDecoder(random_model, batch=2).prefill([[1, 2]])
 
 
 def test_nothing_is_allocated_anew_for_the_cache(random_model: GPT2) -> None:

@@ -1,12 +1,17 @@
 """Options, the checkpoint's defaults under them, and what is refused."""
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import GenerationConfig
+from transformers.generation.utils import GenerationMixin
 
 from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
+from labkit.generation.fields import KINDS, NOT_FOLLOWED
 from labkit.generation.settings import Settings, checkpoint_settings, resolve
 
 
@@ -77,10 +82,70 @@ def test_stop_ids_of_the_file_beyond_the_vocabulary_are_left_out_with_a_note(tmp
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"generation_config.json: temperature: out of range .*got -1"):
         checkpoint_settings(folder_with(tmp_path, do_sample=True, temperature=-1))
-    with pytest.raises(ConfigError, match="stop_ids: not a whole number"):
-        checkpoint_settings(folder_with(tmp_path, eos_token_id="x"))
-    with pytest.raises(ConfigError, match="max_length: not a whole number"):
-        checkpoint_settings(folder_with(tmp_path, max_length="x"))
+    with pytest.raises(ConfigError, match=r"generation_config.json: repetition_penalty: out of range .*got 0"):
+        checkpoint_settings(folder_with(tmp_path, repetition_penalty=0))
+
+
+WRONG_KINDS: dict[str, tuple[Any, ...]] = {
+    "do_sample": ("false", 1),
+    "temperature": ("hot", True, [0.7]),
+    "top_k": (-1, 2.5, "50"),
+    "top_p": ("0.9", False),
+    "min_p": ("x",),
+    "repetition_penalty": ("1.0", [1.0]),
+    "max_new_tokens": (0, "x", 2.0),
+    "min_new_tokens": (-1, True),
+    "max_length": ("x", -1, 1e3),
+    "eos_token_id": ("x", -1, [3, "5"], [[3]], True, {"id": 3}),
+    "stop_strings": (5, "", ["a", ""], {"a": 1}),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG_KINDS for value in WRONG_KINDS[name]])
+def test_a_field_of_the_wrong_kind_is_refused_by_its_own_name(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"generation_config.json: {name} is of the wrong kind \(expected "):
+        checkpoint_settings(folder_with(tmp_path, **{name: value}))
+
+
+def test_every_field_that_is_followed_is_checked_and_null_is_nothing(tmp_path: Path) -> None:
+    assert WRONG_KINDS.keys() == KINDS.keys()
+    assert checkpoint_settings(folder_with(tmp_path, **dict.fromkeys(KINDS))).settings == Settings()
+
+
+def test_every_field_that_transformers_changes_logits_by_is_followed_or_told() -> None:
+    read = re.findall(r"generation_config\.(\w+)", inspect.getsource(GenerationMixin._get_logits_processor))
+    without_effect = {"use_cache", "renormalize_logits", "_eos_token_tensor"}
+    refused_anyway = {"remove_invalid_values"}  # logits that are not finite end a text with an error
+    assert len(set(read)) > 25
+    assert set(read) <= KINDS.keys() | NOT_FOLLOWED.keys() | without_effect | refused_anyway
+    assert NOT_FOLLOWED.keys() - set(GenerationConfig().to_dict()) == set()
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"typical_p": 0.9, "top_h": 0.5, "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4}, []),
+        ({"typical_p": 0.9, "top_h": 0.5, "do_sample": True}, ["top_h", "typical_p"]),
+        ({"epsilon_cutoff": 0.0, "eta_cutoff": 1e-4, "do_sample": True}, ["eta_cutoff"]),
+        ({"penalty_alpha": 0.6}, []),
+        ({"penalty_alpha": 0.6, "top_k": 4}, ["penalty_alpha"]),
+        ({"num_beam_groups": 2, "diversity_penalty": 0.5}, []),
+        ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, list(NOT_FOLLOWED)[:3]),
+        ({"bad_words_ids": [], "suppress_tokens": [], "guidance_scale": 1, "num_return_sequences": 1}, []),
+        ({"bad_words_ids": [[5]], "suppress_tokens": [5]}, ["bad_words_ids", "suppress_tokens"]),
+        ({"max_time": 2.0, "token_healing": True}, ["token_healing", "max_time"]),
+    ],
+)
+def test_a_field_is_told_where_it_would_change_the_text(
+    tmp_path: Path, fields: dict[str, Any], told: list[str]
+) -> None:
+    notes = checkpoint_settings(folder_with(tmp_path, **fields)).notes
+    assert [note.split()[2] for note in notes] == told
+
+
+def test_a_long_value_is_told_short(tmp_path: Path) -> None:
+    (note,) = checkpoint_settings(folder_with(tmp_path, bad_words_ids=[[5]] * 4000)).notes
+    assert len(note) < 200
 
 
 @pytest.mark.parametrize(
@@ -109,7 +174,13 @@ def test_options_out_of_range(name: str, value: Any) -> None:
         Settings(**{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("tokens", 2.5), ("top_k", True), ("temperature", "hot"), ("seed", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("tokens", 2.5), ("top_k", True), ("temperature", "hot"), ("seed", 1.0)),
+        *(("stop", "."), ("stop", 5), ("stop_ids", 5), ("stop_ids", {5}), ("stop_ids", (2.0,))),
+    ],
+)
 def test_options_of_the_wrong_type(name: str, value: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=f"^{name}: "):
         Settings(**{name: value})

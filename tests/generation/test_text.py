@@ -16,6 +16,7 @@ from labkit.errors import ArgumentError, ArgumentTypeError, NonFiniteError, OutO
 from labkit.generation import generate, generate_batch, stream, stream_batch
 from labkit.generation.decoder import FastDecoder
 from labkit.generation.text import TextFeed
+from labkit.generation.verbs import Options
 from labkit.load import load_gpt2
 from labkit.model import GPT2
 from labkit.tokenizer import Tokenizer
@@ -386,6 +387,12 @@ def test_what_cannot_be_asked(random_model: GPT2) -> None:
         generate(random_model, "Hi", window="roll")  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="a prompt is a text or a row of ids"):
         generate(random_model, 5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match=r"tokenizer: not a tokenizer \(got 'gpt2'\); Tokenizer.from_folder"):
+        generate(random_model, "Hi", tokenizer="gpt2")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match=r"cache: not a flag \(expected True or False, got 'no'\)"):
+        generate(random_model, "Hi", cache="no")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match=r"lookup: not a flag .*got 1"):
+        generate(random_model, "Hi", lookup=1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="the prompt has no tokens"):
         generate(random_model, "")
     with pytest.raises(ArgumentError, match="no prompt was given"):
@@ -397,6 +404,12 @@ def test_what_cannot_be_asked(random_model: GPT2) -> None:
         generate(bare, "Hi")
     result = generate(bare, [72], tokens=2)
     assert (result.text, str(result)) == (None, " ".join(map(str, result.ids)))
+
+
+def test_an_option_of_none_is_as_if_it_were_not_given(random_model: GPT2) -> None:
+    nothing: Any = dict.fromkeys(Options.__annotations__)
+    given, plain = generate(random_model, "Hi", **nothing), generate(random_model, "Hi")
+    assert (given.ids, given.origins, given.notes) == (plain.ids, plain.origins, plain.notes)
 
 
 def test_no_tokens_wanted(random_model: GPT2) -> None:

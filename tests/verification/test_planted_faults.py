@@ -107,7 +107,7 @@ def test_faults_that_need_all_positions_say_so() -> None:
     record = {"engine": "labkit", "ids": [[5, 6, 7]], "taps": "h.0.attn.*"}
     assert record_trace(plant=["wrong-head-count"], **record).tensors["h.0.attn.q"].shape == (1, 3, 3, 64)
     assert "h.0.attn.scores" in record_trace(plant=["scores-transposed"], **record).tensors
-    with pytest.raises(ArgumentError, match="expected 6 heads of 32, got 3 heads of 64"):
+    with pytest.raises(ArgumentError, match=r"expected \[batch 1, head 6, pos, head_dim 32\], got \[1, 3, 3, 64\]"):
         record_trace(plant=["wrong-head-count"], steps=1, **record)
     with pytest.raises(ArgumentError, match="without decode steps"):
         record_trace(plant=["scores-transposed"], steps=1, **record)
