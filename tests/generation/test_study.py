@@ -1,5 +1,6 @@
 """The roofline's arithmetic and figure, the dtype study's numbers against numbers made another way."""
 
+import itertools
 import math
 import shutil
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.text import Text
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2LMHeadModel
@@ -91,6 +93,30 @@ def test_the_figure_holds_every_point_and_the_peer_s() -> None:
     assert points.count((0.5, 2.25)) == 2
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert "operations per byte" in axes.get_xlabel()
+
+
+def test_the_figure_s_labels_stand_apart_and_inside_it() -> None:
+    def rate(name: str, dtype: str, speed: float, nbytes: float) -> Rate:
+        fields = {"tokens_per_second": speed, "bytes_per_token": nbytes, "operations_per_token": 2.5e8}
+        return Rate(name=name, dtype=dtype, share=0.8, **fields)
+
+    rates = (
+        *(rate("decode", "float32", 48.1, 5e8), rate("look-up, no repeats", "float32", 48.2, 5e8)),
+        *(rate("decode", "bfloat16", 95.1, 2.5e8), rate("decode", "float16", 95.2, 2.5e8)),
+        *(rate("batch of 8", "float32", 1053.0, 6e7), rate("batch of 8", "bfloat16", 1060.0, 3e7)),
+        rate("look-up, text repeats", "float32", 2070.0, 5e8),
+    )
+    place = {"device": "cpu", "threads": 2, "clock": "wall", "bandwidth": 3e10, "peak": 1.2e11}
+    figure = draw_roofline(Roofline(folder="/models/of/mine/gpt2", rates=rates, **place))  # type: ignore[arg-type]
+    assert figure.get_suptitle().startswith("gpt2: decode reaches")
+    figure.draw_without_rendering()  # lays it out
+    labels = [each for each in figure.axes[0].texts if each.get_text()]
+    assert {each.get_text().split(": ")[1] for each in labels} >= {"1,053 tokens/s", "48.1 tokens/s"}
+    boxes = [Text.get_window_extent(each) for each in [*labels, *figure.legends[0].get_texts()]]  # without their lines
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    whole, plot = figure.bbox, figure.axes[0].get_window_extent()
+    assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
+    assert not any(plot.overlaps(box) for box in boxes)
 
 
 def test_bandwidth_is_of_the_order_of_memory() -> None:
