@@ -1,4 +1,4 @@
-"""``labkit trace``, ``labkit lint-trace``, ``labkit compare``: trace files of any engine."""
+"""``labkit trace``, ``labkit lint-trace``, ``labkit compare``: trace files of any engine; ``labkit golden``: its unit tests."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command()(trace)
     app.command("lint-trace")(lint)
     app.command()(compare)
+    app.command()(golden)
 
 
 def trace(
@@ -114,3 +115,28 @@ def compare(
     if json != "-":
         show(render_comparison(result))
     return result.return_code
+
+
+def golden(
+    folder: Folder = None,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The safetensors file to write.")],
+    prompt: Annotated[list[str] | None, typer.Option(help="A text to run; several make one padded batch.")] = None,
+    ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several make a batch.")] = None,
+    taps: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Stages to keep (default: all).")] = None,
+    dtype: Annotated[str, typer.Option(help="What your engine computes in.")] = "float32",
+) -> int:
+    """Write inputs, right outputs and tolerances of every operation, for unit tests."""
+    rows = rows_of(prompt, ids)
+    with progress() as say:
+        say("running the prompt")
+        from labkit.storage import save_safetensors
+        from labkit.verification.golden import golden as made_of
+
+        made = made_of(folder, prompts=prompt, ids=rows, taps=taps or "all", dtype=dtype)
+        say("writing the file")
+        save_safetensors(dict(made.tensors), output, metadata=dict(made.metadata), shared="copy")
+    typer.echo(safe(f"{output}: {made}"))
+    for note in made.notes:
+        typer.echo(safe(f"note: {note}"))
+    return 0

@@ -231,7 +231,21 @@ def commands(group: Any) -> Iterator[Any]:
 
 
 READ = {
-    *("path", "a", "b", "names", "folder", "source", "file", "files", "actual", "expected", "config", "tokenizer"),
+    *(
+        "path",
+        "paths",
+        "a",
+        "b",
+        "names",
+        "folder",
+        "source",
+        "file",
+        "files",
+        "actual",
+        "expected",
+        "config",
+        "tokenizer",
+    ),
     *("model", "trace", "recheck", "from_dumps", "batch_file"),
 }
 
