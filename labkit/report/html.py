@@ -105,8 +105,9 @@ def _findings(report: Report, places: Mapping[str, TensorPlace]) -> Markup:
 def _finding(finding: Finding, report: Report, places: Mapping[str, TensorPlace]) -> Markup:
     rows: list[tuple[str, object]] = [("cause", finding.text)]
     rows += [("farthest from the truth", _worst(stage)) for stage in report.stages if stage.name == finding.where]
-    rows.append(("against the right operation", _error(finding.error_right, finding.share_right)))
-    if finding.error_replayed is not None and finding.share_replayed is not None:
+    if math.isfinite(finding.error_right):  # no shape and no NaN is off by a number
+        rows.append(("against the right operation", _error(finding.error_right, finding.share_right)))
+    if finding.error_replayed is not None and finding.share_replayed is not None and math.isfinite(finding.error_right):
         rows.append(("against the mistake, replayed", _error(finding.error_replayed, finding.share_replayed)))
     if len(finding.span) > 1:
         rows.append(("may lie in", joined(_spaced(code(name) for name in finding.span))))
@@ -125,8 +126,10 @@ def _finding(finding: Finding, report: Report, places: Mapping[str, TensorPlace]
 
 def _worst(stage: StageResult) -> str:
     difference = stage.difference
-    if not difference.worst:
+    if stage.cause == "shape":
         return f"nothing to compare: its shape is {list(stage.shape)}"
+    if stage.cause == "non-finite":
+        return f"{counted(difference.non_finite, 'element')} NaN or infinite, the first at {list(stage.worst)}"
     pair = f"{difference.actual_at_worst:.9g} instead of {difference.expected_at_worst:.9g}"
     return f"{pair} at {list(difference.worst)}, what was inherited included"
 

@@ -5,6 +5,7 @@ verdict from being told is an error. The form is that of the Jenkins schema ``ju
 failure or error with a message and a text.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from labkit.verification.links import Link
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
+from labkit.words import counted
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
@@ -72,12 +74,26 @@ def _stage(stage: StageResult, report: Report) -> Case:
     if stage.verdict == "same":
         return Case(name=stage.name)
     found = [str(finding) for finding in report.findings if finding.where == stage.name]
-    figures = (
-        f"max_abs {stage.difference.max_abs:.3g}, {stage.used:.3g} times its budget at {list(stage.worst)}; "
-        f"the operation itself {stage.local_used:.3g} times its own at {list(stage.local_worst)}"
-    )
     own = f"differs, {stage.cause}" if stage.cause else "differs"
-    return Case(name=stage.name, outcome="failure", message=f"{own}: {figures}", text="\n".join(found))
+    return Case(name=stage.name, outcome="failure", message=f"{own}: {_figures(stage)}", text="\n".join(found))
+
+
+def _figures(stage: StageResult) -> str:
+    """How far off, each figure with the place it was read at."""
+    difference = stage.difference
+    if stage.cause == "shape":
+        return f"its shape is {list(stage.shape)}"
+    if stage.cause == "non-finite":
+        return f"{counted(difference.non_finite, 'element')} NaN or infinite, the first at {list(stage.worst)}"
+    pair = f"{difference.actual_at_worst:.9g} instead of {difference.expected_at_worst:.9g}"
+    return (
+        f"max_abs {difference.max_abs:.3g} at {list(difference.worst)} ({pair}); {_budgets(stage.used)} at "
+        f"{list(stage.worst)}; the operation itself {_budgets(stage.local_used)} at {list(stage.local_worst)}"
+    )
+
+
+def _budgets(used: float) -> str:
+    return "beyond a budget of zero" if math.isinf(used) else f"{used:.3g} times its budget"
 
 
 def _tokens(number: int, result: TokenResult) -> Case:

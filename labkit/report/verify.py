@@ -1,6 +1,7 @@
 """Report of a verification -> a terminal table, and JSON."""
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 from labkit.report.coverage import coverage_json, coverage_line
@@ -135,7 +136,10 @@ def _finding(finding: Finding) -> "RenderableType":
     text.append_text(plain(f"{finding.where}: ", "bold red"))
     text.append_text(plain(finding.text, "not bold")).append("\n")
     replayed = "" if finding.error_replayed is None else f"; with the mistake replayed {finding.error_replayed:.2e}"
-    text.append(f"         error against the right operation {finding.error_right:.2e}{replayed}\n", style="not bold")
+    if math.isfinite(finding.error_right):  # no shape and no NaN is off by a number
+        text.append(
+            f"         error against the right operation {finding.error_right:.2e}{replayed}\n", style="not bold"
+        )
     text.append(f"         {finding.next_step}", style="not bold")
     return text
 
@@ -195,10 +199,14 @@ def stage_json(stage: StageResult) -> dict[str, Any]:
         "max_rel": difference.max_rel,
         "ulp": difference.ulp,
         "at": list(difference.worst),
+        "actual": difference.actual_at_worst,
+        "expected": difference.expected_at_worst,
         "budget": stage.budget,
         "used": stage.used,
+        "used_at": list(stage.worst),
         "local_error": stage.local_error,
         "local_used": stage.local_used,
+        "local_used_at": list(stage.local_worst),
         "non_finite": difference.non_finite,
         "verdict": stage.verdict,
         "cause": stage.cause,

@@ -90,6 +90,8 @@ class Finding:
     next_step: str
 
     def __str__(self) -> str:
+        if math.isinf(self.error_right):  # no shape and no NaN is off by a number
+            return f"{self.where}: {self.text}; {self.next_step}"
         replayed = "" if self.error_replayed is None else f", replayed {self.error_replayed:.2e}"
         return f"{self.where}: {self.text} (error as it should be {self.error_right:.2e}{replayed}); {self.next_step}"
 

@@ -1,5 +1,6 @@
 """The record of one verification: what was compared, what was found, and how far the answer can be trusted."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,10 +88,7 @@ class Report:
                 return (
                     f"differs: {stage.name} is within its budget, but the pattern of its errors is not rounding's{also}"
                 )
-            return (
-                f"differs: {stage.name} is the first stage beyond rounding "
-                f"({stage.used:.3g} times its budget, the operation itself {stage.local_used:.3g} times){also}"
-            )
+            return f"differs: {stage.name} is the first stage beyond rounding ({_how_far(stage)}){also}"
         if self.verdict == "differs":
             return "differs: every stage is within rounding, but the greedy tokens part by more than rounding explains"
         most = max(self.stages, key=lambda stage: stage.used)
@@ -102,3 +100,14 @@ class Report:
         lines += [f"  {finding}" for finding in self.findings]
         lines += [f"  {s.name}: max_abs {s.difference.max_abs:.3g}, {s.verdict}" for s in self.stages if s.cause]
         return "\n".join(lines)
+
+
+def _how_far(stage: StageResult) -> str:
+    """How far a stage is off, in words that mean something where its budget is zero or nothing can be measured."""
+    if stage.cause == "shape":
+        return f"its shape, {list(stage.shape)}, is another"
+    if stage.cause == "non-finite":
+        return f"it holds NaN or infinity, first at {list(stage.worst)}"
+    if math.isinf(stage.used):
+        return f"off by {stage.difference.max_abs:.3g} at {list(stage.worst)}, where rounding explains nothing"
+    return f"{stage.used:.3g} times its budget, the operation itself {stage.local_used:.3g} times"

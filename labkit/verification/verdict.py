@@ -146,10 +146,11 @@ class Weighed:
         if bool(bad.any()):
             at = unravel(int(bad.flatten().to(torch.int8).argmax()), shape)
             return self._result(difference, 0.0, math.inf, at, math.inf, math.inf, math.inf, at, "non-finite")
-        share = share_of((value - self.expected).abs(), self.total, self.mask)
+        error = (value - self.expected).abs()
+        share = share_of(error, self.total, self.mask)
         local_error = torch.where(self.mask, (value - self.local).abs(), 0.0)
         local_share = share_of(local_error, self.local_budget, self.mask)
-        place, local_place = int(share.argmax()), int(local_share.argmax())
+        place, local_place = _worst(share, error), _worst(local_share, local_error)
         used, local_used = float(share.flatten()[place]), float(local_share.flatten()[local_place])
         return self._result(
             difference,
@@ -248,11 +249,16 @@ def share_of(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask.expand_as(share), share, 0.0)
 
 
+def _worst(share: Tensor, error: Tensor) -> int:
+    """The flat place of the largest share; of several, as where the budget is zero, that of the largest error."""
+    return int(torch.where(share == share.max(), error, -1.0).argmax())
+
+
 def merge_results(parts: Sequence[StageResult]) -> StageResult:
     """One stage over several prompts or pieces: the worst of each figure with its place, the cause of the most severe."""
     severest = max(parts, key=lambda part: part.severity)
-    total = max(parts, key=lambda part: part.used)
-    local = max(parts, key=lambda part: part.local_used)
+    total = max(parts, key=lambda part: (part.used, part.difference.max_abs))
+    local = max(parts, key=lambda part: (part.local_used, part.local_error))
     largest = max(parts, key=lambda part: part.difference.max_abs).difference
     return replace(
         severest,
