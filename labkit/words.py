@@ -1,4 +1,6 @@
-"""Counts in words: the one place where a noun gets its plural."""
+"""Counts and lists in words: the one place where a noun gets its plural."""
+
+from collections.abc import Iterable
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
@@ -8,3 +10,17 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     ('1 file', '2,048 tokens', '0 entries')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(names: Iterable[str], *, most: int) -> str:
+    """Names in a sentence; of more than ``most`` (at least 2) the first ones and how many are left.
+
+    >>> listed(["a"], most=2), listed(["a", "b"], most=2), listed(["a", "b", "c", "d"], most=2)
+    ('a', 'a and b', 'a, b and 2 more')
+    """
+    every = list(names)
+    if len(every) <= 1:
+        return "".join(every)
+    if len(every) <= most:
+        return f"{', '.join(every[:-1])} and {every[-1]}"
+    return f"{', '.join(every[:most])} and {len(every) - most} more"

@@ -17,6 +17,8 @@ from labkit.storage import SafetensorsFile, open_safetensors
 from labkit.verification.lint_contents import content_defects, scan
 from labkit.verification.lint_defects import Defect, LintReport
 from labkit.verification.lint_layout import layout_defects
+from labkit.verification.lint_weights import other_weights, unheld_weights
+from labkit.verification.readings import unstated_positions
 from labkit.verification.trace import Trace, TraceMetadata, metadata_problems, parse_metadata
 from labkit.verification.trace_layout import advise
 from labkit.verification.trace_names import (
@@ -28,7 +30,7 @@ from labkit.verification.trace_names import (
     step_prefix,
     tap_of_module,
 )
-from labkit.verification.trace_sequence import FLOATS, Pass, config_differences, passes_of
+from labkit.verification.trace_sequence import FLOATS, Pass, config_differences, joined_inputs, passes_of
 
 _SHOWN = 12
 """Names listed in one note."""
@@ -63,6 +65,8 @@ def lint_trace(path: str | Path, folder: str | Path | None = None) -> LintReport
         passes: tuple[Pass, ...] = ()
         try:
             passes = passes_of(trace)
+            if all(each.inputs.position_ids is None for each in passes):
+                notes = (*notes, *unstated_positions(joined_inputs(passes)))
         except TraceError as error:
             defects.append(_input_defect(error, trace))
             notes = (*notes, "shapes and the future are not checked, since the inputs cannot be used")
@@ -70,9 +74,12 @@ def lint_trace(path: str | Path, folder: str | Path | None = None) -> LintReport
         defects += _missing(trace)
         notes += _absent(trace)
         defects += content_defects(trace, [scan(trace, name) for name in trace], passes)
+        usable = bool(passes) and not any(each.code in ("metadata", "shape", "dtype") for each in defects)
+        unheld = list(unheld_weights(trace)) if usable else []
+        defects += unheld
         if folder is not None and checkpoint is not None:
-            usable = passes and not any(each.code in ("metadata", "shape", "dtype") for each in defects)
             defects += layout_defects(trace, Path(folder), checkpoint) if usable else []
+            defects += other_weights(trace, Path(folder), checkpoint) if usable and not unheld else []
             notes += () if usable else ("values are not held against the checkpoint, since the trace cannot be used",)
         return _report(file, metadata.engine, passes, _unrepeated(defects), notes)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
+from labkit.model.taps import tap_axes
 from labkit.verification.budget import compared
 from labkit.verification.lint_defects import Defect
 from labkit.verification.reference import capture, load_reference
@@ -34,17 +35,26 @@ def layout_defects(trace: Trace, folder: Path, config: GPT2Config) -> Iterator[D
     for tap in sequence:
         value, true, mask = sequence[tap].double(), truth[tap], compared(tap, inputs)
         if value.shape == true.shape and _miss(value, true, mask) > MISSES:
-            layout = _fitting(value, true, mask)
+            layout = fitting_layout(value, true, mask)
             if layout is not None:
                 yield Defect(
                     code="layout",
                     tensor=tap,
-                    what=f"the values were written in the order {list(layout.written)} of the axes {list(true.shape)}",
-                    fix=f"reshape them to {list(layout.written)} and permute by {layout.back} before recording",
+                    what=written_otherwise(tap, layout),
+                    fix=f"{layout.describe(value.shape)} before recording",
                 )
 
 
-def _fitting(value: Tensor, true: Tensor, mask: Tensor) -> Layout | None:
+def written_otherwise(tap: str, layout: Layout) -> str:
+    """In which order of its axes a tap was written, in words."""
+    axes = ("batch", *tap_axes(tap))[-len(layout.order) :]  # wpe may have a batch axis or none
+    return (
+        f"the values were written as [{', '.join(axes[each] for each in layout.order)}] in place of [{', '.join(axes)}]"
+    )
+
+
+def fitting_layout(value: Tensor, true: Tensor, mask: Tensor) -> Layout | None:
+    """The other order of axes in which a value meets the truth, if one does."""
     for order in itertools.permutations(range(true.dim())):
         layout = Layout(tuple(true.shape), order)
         if layout.displaced and _miss(layout.restore(value), true, mask) < FITS:

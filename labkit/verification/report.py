@@ -82,7 +82,8 @@ class Report:
             return "cannot tell: " + "; ".join(self.controls.failures)
         if self.first_divergence is not None:
             stage = next(each for each in self.stages if each.name == self.first_divergence)
-            more = [name for name in self.origins if name != stage.name]
+            told = {name for each in self.findings if each.where == stage.name for name in each.span}
+            more = [name for name in self.origins if name not in {stage.name, *told}]
             also = f"; also wrong by themselves: {', '.join(more)}" if more else ""
             if stage.cause == "pattern":
                 return (

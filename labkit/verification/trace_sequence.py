@@ -195,6 +195,15 @@ class TraceSequence(Mapping[str, Tensor]):
         """Positions of the first pass."""
         return self._passes[0].sizes.pos
 
+    @property
+    def states_positions(self) -> bool:
+        """Whether any pass was written with its position_ids."""
+        return any(each.inputs.position_ids is not None for each in self._passes)
+
+    def by_pass(self, tap: str) -> tuple[Tensor, ...]:
+        """What each pass recorded for a tap, in order."""
+        return tuple(self._value(each, tap) for each in self._passes)
+
     def stale_cache(self) -> tuple[str, ...]:
         """Steps whose recorded keys or values of earlier positions are not those that were computed, a line each."""
         lines = []

@@ -10,7 +10,9 @@ from labkit.errors import TraceError
 from labkit.hub.released import sha256_of
 from labkit.load import folder_of
 from labkit.verification.chain import Inputs, build_chain
+from labkit.verification.hypotheses import Scene
 from labkit.verification.prompts import Prompt
+from labkit.verification.readings import READINGS, Stated, read_again, unstated_positions
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.tokens import TokenResult
@@ -56,7 +58,21 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
         standard = Standard(place, config, trace.metadata.precision)
         say("every recorded stage")
         case = standard.judge(sequence, sequence.inputs)
-        following = _next_tap(standard, sequence, case)
+        stages = build_chain(standard.config, standard.weights, sequence.inputs)
+        scene = Scene(config, standard.weights, stages, sequence.inputs, standard.precision, sequence)
+        if any(stage.verdict == "differs" for stage in case.stages):
+            say("what the trace says of itself")
+            stated = Stated(
+                folder=place,
+                config=config,
+                positions=sequence.states_positions,
+                passes=sequence.by_pass,
+                judge=lambda other: Standard(place, config, other).judge(sequence, sequence.inputs),
+            )
+            case = read_again(case, scene, stated)
+        following = _next_tap(scene, case)
+        if not sequence.states_positions and all(each.cause != "positions-unstated" for each in case.findings):
+            notes += unstated_positions(sequence.inputs)
         tokens, choices = _step_tokens(standard, sequence, case.explained)
         notes += (*_contents_notes(trace, sequence), *_weights_notes(trace, place), *sequence.stale_cache(), *choices)
         return Report(
@@ -78,11 +94,11 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
         )
 
 
-def _next_tap(standard: Standard, sequence: TraceSequence, case: Case) -> NextTap | None:
+def _next_tap(scene: Scene, case: Case) -> NextTap | None:
     """What to record next where the first origin was judged over stages that are not in the trace."""
-    stages = build_chain(standard.config, standard.weights, sequence.inputs)
-    origins = [stage.name for stage in case.stages if stage.cause == "local"]
-    return choose_next(stages, sequence, origins[0]) if origins else None
+    told = {tap for finding in case.findings if finding.cause in READINGS for tap in finding.span}
+    origins = [stage.name for stage in case.stages if stage.cause == "local" and stage.name not in told]
+    return choose_next(scene.stages, scene.candidate, origins[0]) if origins else None
 
 
 def _step_tokens(
