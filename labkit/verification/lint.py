@@ -7,6 +7,7 @@ open because something before it cannot be used is said in a note.
 import difflib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.config import GPT2Config
@@ -19,7 +20,7 @@ from labkit.verification.lint_defects import Defect, LintReport
 from labkit.verification.lint_layout import layout_defects
 from labkit.verification.lint_weights import other_weights, unheld_weights
 from labkit.verification.readings import unstated_positions
-from labkit.verification.trace import Trace, TraceMetadata, metadata_problems, parse_metadata
+from labkit.verification.trace import STORE, Trace, TraceMetadata, metadata_problems, parse_metadata
 from labkit.verification.trace_layout import advise
 from labkit.verification.trace_names import (
     INPUT_NAMES,
@@ -31,6 +32,8 @@ from labkit.verification.trace_names import (
     tap_of_module,
 )
 from labkit.verification.trace_sequence import FLOATS, Pass, config_differences, joined_inputs, passes_of
+from labkit.verification.trace_sizes import as_recorded, recorded_sizes, size_fix, size_lines
+from labkit.words import counted
 
 _SHOWN = 12
 """Names listed in one note."""
@@ -57,11 +60,11 @@ def lint_trace(path: str | Path, folder: str | Path | None = None) -> LintReport
         if metadata is None:
             return _report(file, file.metadata.get("engine", "unnamed"), (), defects, notes)
         trace = Trace(file, metadata)
-        if checkpoint is not None and not defects:
-            defects += [
-                Defect(code="metadata", tensor=None, what=line, fix="write the checkpoint's own config.json")
-                for line in config_differences(metadata.config, checkpoint)
-            ]
+        if not defects:
+            defects += _config_defects(trace, checkpoint)
+            # One line for a size that every tensor has otherwise, not one for each tensor.
+            metadata = replace(metadata, config=as_recorded(metadata.config, recorded_sizes(trace)))
+            trace = Trace(file, metadata)
         passes: tuple[Pass, ...] = ()
         try:
             passes = passes_of(trace)
@@ -70,11 +73,12 @@ def lint_trace(path: str | Path, folder: str | Path | None = None) -> LintReport
         except TraceError as error:
             defects.append(_input_defect(error, trace))
             notes = (*notes, "shapes and the future are not checked, since the inputs cannot be used")
+        defects += _input_dtypes(trace, {each.tensor for each in defects if each.code == "inputs"})
         defects += [*_name_defects(trace), *_dtype_defects(trace), *_shape_defects(trace, passes)]
         defects += _missing(trace)
         notes += _absent(trace)
         defects += content_defects(trace, [scan(trace, name) for name in trace], passes)
-        usable = bool(passes) and not any(each.code in ("metadata", "shape", "dtype") for each in defects)
+        usable = bool(passes) and not any(_unusable(each) for each in defects)
         unheld = list(unheld_weights(trace)) if usable else []
         defects += unheld
         if folder is not None and checkpoint is not None:
@@ -82,6 +86,25 @@ def lint_trace(path: str | Path, folder: str | Path | None = None) -> LintReport
             defects += other_weights(trace, Path(folder), checkpoint) if usable and not unheld else []
             notes += () if usable else ("values are not held against the checkpoint, since the trace cannot be used",)
         return _report(file, metadata.engine, passes, _unrepeated(defects), notes)
+
+
+def _unusable(defect: Defect) -> bool:
+    """Whether values cannot be held against a checkpoint; inputs in another dtype are read as if they were I64."""
+    inputs = defect.tensor is not None and split_step(defect.tensor)[1] in INPUT_NAMES
+    return defect.code in ("metadata", "shape") or (defect.code == "dtype" and not inputs)
+
+
+def _config_defects(trace: Trace, checkpoint: GPT2Config | None) -> list[Defect]:
+    """Sizes that config, tensors and checkpoint do not share, and the checkpoint's other fields."""
+    sizes, own = size_lines(trace, checkpoint), "write the checkpoint's own config.json"
+    fix = size_fix(trace, sizes, checkpoint)
+    defects = [Defect(code="metadata", tensor=None, what=line, fix=fix) for line in sizes.values()]
+    others = () if checkpoint is None else config_differences(trace.config, checkpoint)
+    return defects + [
+        Defect(code="metadata", tensor=None, what=line, fix=own)
+        for line in others
+        if line.partition(" ")[0] not in sizes
+    ]
 
 
 def _unrepeated(defects: list[Defect]) -> list[Defect]:
@@ -173,8 +196,13 @@ def _dtype_defects(trace: Trace) -> Iterator[Defect]:
         dtype, tap = trace.entry(name).dtype, split_step(name)[1]
         if tap in taps and dtype not in FLOATS:
             yield Defect(code="dtype", tensor=name, what=f"a tap may not be {dtype}", fix=f"store {', '.join(FLOATS)}")
-        if tap in INPUT_NAMES and dtype != "I64":
-            yield Defect(code="dtype", tensor=name, what=f"inputs may not be {dtype}", fix="store I64")
+
+
+def _input_dtypes(trace: Trace, told: set[str | None]) -> Iterator[Defect]:
+    """Inputs in another dtype, but for one that is refused already."""
+    for name, what in trace.other_inputs().items():
+        if name not in told:
+            yield Defect(code="dtype", tensor=name, what=what, fix=STORE)
 
 
 def _shape_defects(trace: Trace, passes: tuple[Pass, ...]) -> Iterator[Defect]:
@@ -213,13 +241,45 @@ def _missing(trace: Trace) -> Iterator[Defect]:
     if not set().union(*recorded.values()) & set(tap_names(trace.config)):
         yield Defect(code="missing", tensor=None, what="there is no tap at all", fix="record at least logits")
     for step, taps in recorded.items():
-        for tap in _gaps(taps, recorded, trace.config):
+        gaps = _gaps(taps, recorded, trace.config)
+        empty = _empty_blocks(taps, gaps)
+        if empty:
+            there = sorted({int(split_block(tap)[0].split(".")[1]) for tap in taps if split_block(tap)[0]})
+            yield Defect(
+                code="missing",
+                tensor=f"{step_prefix(step)}{empty[0]}*",
+                what=f"the config has n_layer = {trace.config.n_layer}, but of {counted(len(there), 'block')} alone "
+                f"({_ranges(there)}) anything is recorded",
+                fix="record the others too, or leave them out everywhere; or write the checkpoint's own config.json",
+            )
+        for tap in (tap for tap in gaps if split_block(tap)[0] not in empty):
             yield Defect(
                 code="missing",
                 tensor=step_prefix(step) + tap,
                 what="not recorded, though its neighbours are",
                 fix="record it, or leave it out everywhere",
             )
+
+
+def _empty_blocks(taps: set[str], gaps: list[str]) -> list[str]:
+    """The prefixes of blocks that gaps are in and of which no tap is there."""
+    there = {split_block(tap)[0] for tap in taps}
+    return list(dict.fromkeys(split_block(tap)[0] for tap in gaps if split_block(tap)[0] not in there))
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Numbers with those that follow each other drawn together.
+
+    >>> _ranges([0, 1, 2, 5])
+    '0 to 2, 5'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _gaps(taps: set[str], recorded: dict[int | None, set[str]], config: GPT2Config) -> list[str]:

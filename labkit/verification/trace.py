@@ -40,6 +40,7 @@ WHAT_TO_WRITE = {
 }
 """Every key that a trace's metadata must have, and what belongs there."""
 
+STORE = "store I64"
 _DTYPE_KEYS = ("compute_dtype", "accumulate_dtype", "weight_dtype")
 
 
@@ -207,10 +208,21 @@ class Trace(Mapping[str, Tensor]):
         return self._whole(name) if name in self else None
 
     def _whole(self, name: str) -> Tensor:
-        tensor = self[name]
-        if tensor.is_floating_point() or tensor.is_complex():
-            raise TraceError("not whole numbers", where=f"{self.path}, {name}", expected="I64", got=str(tensor.dtype))
-        return tensor.long()
+        code, tensor = self.entry(name).dtype, self[name]
+        where = f"{self.path}, {name}"
+        if tensor.is_floating_point() or tensor.is_complex() or (code == "BOOL" and not name.endswith(MASK)):
+            raise TraceError("not whole numbers", where=where, expected="I64", got=code, fix=STORE)
+        whole = tensor.long()
+        if code == "U64" and bool((whole < 0).any()):
+            raise TraceError(
+                "a number that I64 does not hold", where=where, got=int(whole[whole < 0][0]) + 2**64, fix=STORE
+            )
+        return whole
+
+    def other_inputs(self) -> dict[str, str]:
+        """Inputs that are stored in another dtype than I64, and what to say of each."""
+        stored = {name: self.entry(name).dtype for name in self if split_step(name)[1] in INPUT_NAMES}
+        return {name: f"stored as {code}, where the contract has I64" for name, code in stored.items() if code != "I64"}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.file[name]

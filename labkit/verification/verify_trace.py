@@ -20,10 +20,8 @@ from labkit.verification.trace import Trace, open_trace
 from labkit.verification.trace_next import NextTap, choose_next
 from labkit.verification.trace_record import weights_sha256
 from labkit.verification.trace_sequence import TraceSequence, config_differences
+from labkit.verification.trace_sizes import size_fix, size_lines
 from labkit.verification.verify import Progress
-
-SIZES = ("vocab_size", "n_embd", "n_layer", "n_head", "n_inner")
-"""Config fields that a trace must share with the checkpoint to be held against it at all."""
 
 
 def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress: Progress | None = None) -> Report:
@@ -146,15 +144,16 @@ def _step_tokens(
 
 
 def _config_notes(trace: Trace, config: GPT2Config) -> tuple[str, ...]:
-    lines = config_differences(trace.config, config)
-    for line in lines:
-        if line.split(" ")[0] in SIZES:
-            raise TraceError(f"the trace is of another model: {line}", where=trace.path, fix="give its own checkpoint")
-    return tuple(f"{line}: the checkpoint's counts" for line in lines)
+    """A note for each field of the config that is the checkpoint's to say; raises where the sizes are another model's."""
+    lines = size_lines(trace, config)
+    if lines:
+        what = f"the trace is of another model: {'; '.join(lines.values())}"
+        raise TraceError(what, where=trace.path, fix=size_fix(trace, lines, config))
+    return tuple(f"{line}: the checkpoint's counts" for line in config_differences(trace.config, config))
 
 
 def _contents_notes(trace: Trace, sequence: TraceSequence) -> tuple[str, ...]:
-    notes = []
+    notes = [f"{name}: {what}; read as if it were" for name, what in trace.other_inputs().items()]
     if sequence.step_count:
         notes.append(f"the prompt and {sequence.step_count} decode steps were judged as one sequence")
     if sequence.partly:

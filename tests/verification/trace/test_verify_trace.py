@@ -248,7 +248,7 @@ def test_an_id_that_is_not_the_first_choice_is_told(checkpoint: Path, save: Call
 
 def test_another_models_trace_is_refused(clean: Recorded, checkpoint: Path, save: Callable[..., Path]) -> None:
     other = replace(clean.metadata, config=replace(clean.metadata.config, vocab_size=99))
-    with pytest.raises(TraceError, match="of another model: vocab_size is 99 in the trace and 97"):
+    with pytest.raises(TraceError, match="of another model: vocab_size is 99 in the trace's config and 97"):
         verify_trace(save(clean.tensors, other), checkpoint)
 
 
