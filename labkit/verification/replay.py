@@ -17,6 +17,7 @@ from torch import Tensor
 from labkit.verification.budget import as_stored, compared, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, Variants, site_of, site_taps
+from labkit.verification.telling_apart import Apart, tell_apart, tied_at
 from labkit.verification.trace_next import choose_next
 from labkit.verification.verdict import expect_locally, share_of
 
@@ -88,6 +89,8 @@ class Finding:
     share_replayed: float | None
     tensors: tuple[str, ...]
     next_step: str
+    next_tap: str | None = None
+    """The tap that ``next_step`` asks for, if it does."""
 
     def __str__(self) -> str:
         if math.isinf(self.error_right):  # no shape and no NaN is off by a number
@@ -115,8 +118,21 @@ class Replay:
         fits = [self._fit(NULL, where, right, right)]
         for hypothesis, tap, variants in self._replayed(where):
             home = where if where in site_taps(tap) else tap
+            if self._contradicted(variants, observed):
+                continue
             fits.append(self._fit(hypothesis, home, self._residuals(observed, variants), right))
         return fits
+
+    def _contradicted(self, variants: Variants, observed: Sequence[str]) -> bool:
+        """Whether a recorded tap that is not judged here, but that the mistake would have changed, is as it should not be."""
+        others = [tap for tap in variants if tap in self.scene.candidate and tap not in observed]
+        if not others:
+            return False
+        here = self._residuals(others, variants)
+        shares = share_of(
+            (here.actual - here.output).abs(), here.budget, torch.ones_like(here.budget, dtype=torch.bool)
+        )
+        return bool(shares.max() > 1)
 
     def _replayed(self, where: str) -> Iterator[tuple[Hypothesis, str, Variants]]:
         """Every hypothesis about the stages that ``where`` covers, with the first tap of its site."""
@@ -192,6 +208,7 @@ class Replay:
         kind: CauseKind = "named" if len(best) == 1 else "tie" if best else "unknown"
         suspects = (best[0].home,) if kind == "named" else span
         tensors = tuple(dict.fromkeys(name for tap in suspects for name in self.scene.stages[tap].tensors))
+        following = self._next_step(where, best, tensors)
         return Finding(
             where=where,
             span=span,
@@ -205,7 +222,8 @@ class Replay:
             share_right=right.share,
             share_replayed=best[0].share if best else None,
             tensors=tensors,
-            next_step=self._next_step(where, best, tensors),
+            next_step=following.sentence,
+            next_tap=following.tap,
         )
 
     def _text(self, where: str, best: Sequence[Fit]) -> str:
@@ -222,19 +240,21 @@ class Replay:
             return "none of the known faults reproduces it"
         return causes[0] if len(causes) == 1 else "any of these reproduces it: " + "; ".join(causes)
 
-    def _next_step(self, where: str, best: Sequence[Fit], tensors: Sequence[str]) -> str:
+    def _next_step(self, where: str, best: Sequence[Fit], tensors: Sequence[str]) -> Apart:
         scene = self.scene
         reads = f" (it reads {', '.join(tensors)})" if tensors else ""
         if len(best) == 1:
-            return f"correct this where your engine computes {best[0].home}{reads}, and run again"
+            return Apart(f"correct this where your engine computes {best[0].home}{reads}, and run again")
+        if best and where.endswith("attn.pattern") and self._masked(scene.stages[where].inputs[0]):
+            scores = "the scores before the mask"
+            return Apart(f"{scene.ask(scores)}: yours hold the mask already, so that these give the same pattern")
+        if best:
+            replayed = ((hypothesis, tap) for hypothesis, tap, _ in self._replayed(where))
+            return tell_apart(scene, where, tied_at(where, replayed, {(fit.name, fit.home) for fit in best}))
         following = choose_next(scene.stages, scene.candidate, where)
         if following is not None:
-            return f"record {following.tap} as well: the fault lies between the recorded taps"
-        if best and where.endswith("attn.pattern") and self._masked(scene.stages[where].inputs[0]):
-            return "record the scores before the mask: yours hold the mask already, so that these give the same pattern"
-        if best:
-            return "they give the same values on this prompt: try one with more, and more varied, tokens"
-        return f"compare your code for {where} with the operation itself{reads}"
+            return Apart(f"{scene.ask(following.tap)} as well: the fault lies between the recorded taps", following.tap)
+        return Apart(f"compare your code for {where} with the operation itself{reads}")
 
     def _masked(self, scores: str) -> bool:
         """Whether scores of the future were recorded with the mask on them."""
@@ -357,4 +377,8 @@ def _narrowed(finding: Finding, common: set[str]) -> Finding:
         cause=kept[0] if named else None,
         home=home,
         text=text,
+        next_step=f"correct this where your engine computes {finding.where}, and run again"
+        if named
+        else finding.next_step,
+        next_tap=None if named else finding.next_tap,
     )

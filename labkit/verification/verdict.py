@@ -146,7 +146,7 @@ class Weighed:
         if bool(bad.any()):
             at = unravel(int(bad.flatten().to(torch.int8).argmax()), shape)
             return self._result(difference, 0.0, math.inf, at, math.inf, math.inf, math.inf, at, "non-finite")
-        error = (value - self.expected).abs()
+        error = torch.where(self.mask, (value - self.expected).abs(), 0.0)
         share = share_of(error, self.total, self.mask)
         local_error = torch.where(self.mask, (value - self.local).abs(), 0.0)
         local_share = share_of(local_error, self.local_budget, self.mask)
@@ -228,6 +228,13 @@ def expect_locally(
     Where an input was not recorded it is computed from its own inputs in turn, back to the nearest recorded ancestors,
     and what rounding may do on the way is carried along.
     """
+    return expect_between(stage, stages, candidate, precision)[stage.tap]
+
+
+def expect_between(
+    stage: Stage, stages: Mapping[str, Stage], candidate: Mapping[str, Tensor], precision: Precision
+) -> dict[str, Expected]:
+    """As ``expect_locally``, with the stages between the nearest recorded ancestors and this one."""
     made: dict[str, Expected] = {}
     for name in (*unrecorded(stage, stages, candidate), stage.tap):
         values, uncertain = [], []
@@ -240,7 +247,7 @@ def expect_locally(
                 values.append(made[source].output)
                 uncertain.append(made[source].budget)
         made[name] = expect(stages[name], tuple(values), tuple(uncertain), precision)
-    return made[stage.tap]
+    return made
 
 
 def share_of(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:

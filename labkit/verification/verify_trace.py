@@ -88,15 +88,21 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
             coverage=case.coverage,
             trace_sha256=sha256_of(Path(path)),
             notes=notes if following is None else (*notes, str(following)),
-            next_tap=None if following is None else following.tap,
+            next_tap=_asked_for(case) if following is None else following.tap,
         )
 
 
 def _next_tap(scene: Scene, case: Case) -> NextTap | None:
-    """What to record next where the first origin was judged over stages that are not in the trace."""
+    """What to record next where the first origin was judged over stages that are not in the trace, and has no cause."""
     told = {tap for finding in case.findings if finding.cause in READINGS for tap in finding.span}
     origins = [stage.name for stage in case.stages if stage.cause == "local" and stage.name not in told]
-    return choose_next(scene.stages, scene.candidate, origins[0]) if origins else None
+    tied = any(finding.kind == "tie" and finding.where == origins[0] for finding in case.findings) if origins else False
+    return choose_next(scene.stages, scene.candidate, origins[0]) if origins and not tied else None
+
+
+def _asked_for(case: Case) -> str | None:
+    """The tap that the first finding asks for, to tell its causes apart."""
+    return next((finding.next_tap for finding in case.findings), None)
 
 
 def _step_tokens(

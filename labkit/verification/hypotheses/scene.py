@@ -25,6 +25,8 @@ class Scene:
     inputs: Inputs
     precision: Precision
     candidate: Mapping[str, Tensor]
+    ask: Callable[[str], str] = "record {}".format
+    """How to come by the value of a tap that is not there, in words."""
 
     def block(self, tap: str) -> int:
         """The block that a tap belongs to."""
