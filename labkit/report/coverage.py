@@ -26,7 +26,7 @@ def coverage_line(coverage: Coverage) -> str:
 
 def skipped_line(coverage: Coverage) -> str:
     """Where no mistake was rehearsed, and why."""
-    return f"not rehearsed, since too few stages between were recorded: {places_text(coverage.skipped)}"
+    return f"not rehearsed, since too many stages lie between those that are there: {places_text(coverage.skipped)}"
 
 
 def by_places(coverage: Coverage) -> dict[str, list[str]]:

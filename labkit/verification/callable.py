@@ -6,6 +6,7 @@ judged by its logits, as the composition of everything from the ids. Nothing sta
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,18 @@ from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, Unknown
 from labkit.load import folder_of
 from labkit.model.taps import tap_names
 from labkit.verification.agreement import merge_agreement
-from labkit.verification.chain import Inputs
+from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
+from labkit.verification.hypotheses import Scene
 from labkit.verification.invariants.engine import check_logits
 from labkit.verification.name_map import NAME_MAPS, NameMap, Placed, Rules, place_rules
 from labkit.verification.precision import Precision, dtype_named
 from labkit.verification.prompts import check_room, choose_prompts
-from labkit.verification.replay import merge_findings
+from labkit.verification.readings import OF_AN_ENGINE, Stated, read_again
+from labkit.verification.replay import Finding, merge_findings
 from labkit.verification.report import Report
-from labkit.verification.standard import Standard
+from labkit.verification.standard import Case, Standard
 from labkit.verification.tokens import TokenResult, compare_tokens, greedy_reference
 from labkit.verification.verify import Progress, merge_stages
 
@@ -74,12 +77,12 @@ def verify_callable(
     shown = [_asked(run, torch.tensor([chosen[0].ids]), fn_or_module, "prompt 1")]
     precision = Precision.of(dtype_named(dtype) if dtype is not None else _dtype_of(fn_or_module, shown[0]))
     say("loading it in transformers, in float64")
-    standard, cases = Standard(path, config, precision), []
+    standard, cases = Standard(path, config, precision, ask=_ask(fn_or_module, name_map)), []
     for number, prompt in enumerate(chosen, 1):
         say(f"prompt {number} of {len(chosen)}: every stage")
         rows = torch.tensor([prompt.ids])  # [batch, pos]
         shown += [_asked(run, rows, fn_or_module, f"prompt {number}")] if number > 1 else []
-        cases.append(standard.judge(_in_order(shown[-1], tuple(tap_names(config))), Inputs(rows)))
+        cases.append(_judged(standard, path, _in_order(shown[-1], tuple(tap_names(config))), Inputs(rows)))
     again = partial(_asked, run, engine=fn_or_module, what="the greedy tokens")
     results = _greedy_results(again, standard, [list(p.ids) for p in chosen], [c.explained for c in cases], tokens)
     agreements = [case.agreement for case in cases if case.agreement is not None]
@@ -98,6 +101,41 @@ def verify_callable(
         coverage=Coverage.merged([case.coverage for case in cases]),
         notes=(*notes, *_notes(fn_or_module, placed, shown[0])),
     )
+
+
+def _ask(engine: object, name_map: object) -> Callable[[str], str]:
+    """How to come by a tap that was not shown, in the words of what was given."""
+    if name_map is not None:
+        return "name the module that gives {} in the name map".format
+    if isinstance(engine, nn.Module):
+        return "give a name_map with the module that gives {}".format
+    return "give a torch module with a name_map that shows {}, or write a trace with it,".format
+
+
+def _judged(standard: Standard, folder: Path, taps: Mapping[str, Tensor], inputs: Inputs) -> Case:
+    """One prompt, judged; what is said of the engine, or how its taps were come by, is told where it is the cause."""
+    case = standard.judge(taps, inputs)
+    case = replace(case, findings=tuple(map(_laid_out_in_the_map, case.findings)))
+    if all(stage.verdict == "same" for stage in case.stages):
+        return case
+    stages = build_chain(standard.config, standard.weights, inputs)
+    stated = Stated(
+        folder=folder,
+        config=standard.config,
+        words=OF_AN_ENGINE,
+        positions=False,
+        passes=lambda tap: [taps[tap]],
+        judge=lambda other: Standard(folder, standard.config, other).judge(taps, inputs),
+    )
+    return read_again(case, Scene(standard.config, standard.weights, stages, inputs, standard.precision, taps), stated)
+
+
+def _laid_out_in_the_map(finding: Finding) -> Finding:
+    """A shape is righted where the user said what a module gives."""
+    if finding.kind != "shape" or finding.where == "logits":
+        return finding
+    how = "a name map's rule does that with its layout: heads_third, merged_heads, packed_qkv, or a function of yours"
+    return replace(finding, next_step=f"{finding.next_step}; {how}")
 
 
 def _asked(run: Run, ids: Tensor, engine: object, what: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ dtype though each lies within its budget: some faults show in the pattern of err
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -108,8 +108,11 @@ class Detective:
         ``views``: parts of a large scene to replay on, in turn until the fault is named (default: the whole scene).
         """
         bad = next((result for result in results.values() if result.cause in ("shape", "non-finite")), None)
+        misshapen = {tap for tap, result in results.items() if result.cause == "shape"}
         finding = self._replay_site(results, clean, views) if bad is None else self._defect(bad)
         self.findings += [] if finding is None else [finding]
+        if misshapen:  # nothing can be run on it: what comes after is looked at as if it were not there
+            self.scene = replace(self.scene, candidate=_Without(self.scene.candidate, misshapen))
         return finding
 
     def _replay_site(
@@ -199,6 +202,28 @@ class Detective:
                 ):
                     effects[each.name][tap] = math.nan if tap in self._skipped else 0.0
         return Coverage(effects)
+
+
+class _Without(Mapping[str, Tensor]):
+    """Recorded taps but for some, read when they are asked for."""
+
+    def __init__(self, taps: Mapping[str, Tensor], left_out: Collection[str]) -> None:
+        self._taps = taps
+        self._left_out = left_out
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._left_out:
+            raise KeyError(name)
+        return self._taps[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self._left_out and name in self._taps
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._taps if name not in self._left_out)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _finite(value: Tensor) -> bool:

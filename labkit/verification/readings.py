@@ -1,4 +1,4 @@
-"""A judged trace -> findings that lie in what the trace says of itself, or in how it was recorded, told as such.
+"""A judged candidate -> findings that lie in what is said of it, or in how it was recorded, told as such.
 
 An engine may be right and its trace not: weights or arithmetic of another dtype than declared, positions that were not
 stated, a buffer recorded twice or never, axes in another order. Each such *reading* is tried on the stages that differ
@@ -60,11 +60,48 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Words:
+    """How to speak of a candidate, a trace or an engine that was run: templates of what is told, and of what to do."""
+
+    declared: str
+    weights: str
+    arithmetic: str
+    copied: str
+    uncopy: str
+    empty: str
+    fill: str
+    back: str
+
+
+OF_A_TRACE = Words(
+    declared="the trace declares {key} {value}",
+    weights="write weight_dtype {name}, or hold the weights in {was}",
+    arithmetic="write compute_dtype {name}{also}, or record the values before they are rounded",
+    copied="recorded twice?",
+    uncopy="copy each buffer when its stage is computed, before the next one overwrites it",
+    empty="never written?",
+    fill="copy the buffer out after the stage is computed",
+    back="before recording",
+)
+OF_AN_ENGINE = Words(
+    declared="it was judged as an engine of {key} {value}",
+    weights="load the checkpoint's weights in {was}, not by way of {name}",
+    arithmetic='give dtype="{name}", if it is to compute in that',
+    copied="one module for both?",
+    uncopy="name the module of each in the name map",
+    empty="is that its module?",
+    fill="name the module that gives it in the name map",
+    back="in the rule's layout",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stated:
     """What a trace says of itself that may be wrong."""
 
     folder: Path
     config: GPT2Config
+    words: "Words"
     positions: bool
     """Whether it states position_ids."""
     passes: Callable[[str], Sequence[Tensor]]
@@ -75,7 +112,8 @@ class Stated:
 
 def read_again(case: Case, scene: Scene, stated: Stated) -> Case:
     """The case with the findings that a reading explains told as one, where some finding is without a cause."""
-    scene = replace(scene, candidate={name: scene.candidate[name] for name in scene.stages if name in scene.candidate})
+    usable = [stage.name for stage in case.stages if stage.cause != "shape"]
+    scene = replace(scene, candidate={name: scene.candidate[name] for name in usable})
     if not case.findings:
         return _as_a_whole(case, scene, stated)
     if all(finding.kind in ("named", "shape", "non-finite") for finding in case.findings):
@@ -245,7 +283,7 @@ def positions_of_tokens(inputs: Inputs) -> Tensor:
 
 def _dtypes(scene: Scene, stated: Stated, _wrong: Sequence[str]) -> Iterator[Reading]:
     """Arithmetic of another dtype than declared where every value shows it, or else weights of another."""
-    declared = scene.precision
+    declared, told = scene.precision, stated.words
     for dtype in NARROW:
         if unit_roundoff(dtype) > unit_roundoff(declared.compute) and _held_by(dtype, scene):
             computed = replace(Precision.of(dtype), accumulate=declared.accumulate)
@@ -253,8 +291,9 @@ def _dtypes(scene: Scene, stated: Stated, _wrong: Sequence[str]) -> Iterator[Rea
                 also = f" and weight_dtype {_name(weight)}" if weight != declared.weight else ""
                 yield Reading(
                     name="compute_dtype",
-                    text=f"the trace declares compute_dtype {_name(declared.compute)}; its values are those of {_name(dtype)}",
-                    next_step=f"write compute_dtype {_name(dtype)}{also}, or record the values before they are rounded",
+                    text=f"{told.declared.format(key='compute_dtype', value=_name(declared.compute))}; "
+                    f"its values are those of {_name(dtype)}",
+                    next_step=told.arithmetic.format(name=_name(dtype), also=also),
                     scene=_with_precision(scene, stated, replace(computed, weight=weight)),
                 )
     for dtype in (torch.float32, *NARROW):
@@ -262,8 +301,8 @@ def _dtypes(scene: Scene, stated: Stated, _wrong: Sequence[str]) -> Iterator[Rea
             was, name = _name(declared.weight), _name(dtype)
             yield Reading(
                 name="weight_dtype",
-                text=f"the trace declares weight_dtype {was}; its values are those of weights in {name}",
-                next_step=f"write weight_dtype {name}, or hold the weights in {was}",
+                text=f"{told.declared.format(key='weight_dtype', value=was)}; its values are those of weights in {name}",
+                next_step=told.weights.format(name=name, was=was),
                 scene=_with_precision(scene, stated, replace(declared, weight=dtype)),
             )
 
@@ -292,14 +331,14 @@ def _name(dtype: torch.dtype) -> str:
 
 def _recordings(scene: Scene, stated: Stated, wrong: Sequence[str]) -> Iterator[Reading]:
     """What may have gone wrong while the values were written down."""
-    yield from _twins(scene, wrong)
+    yield from _twins(scene, stated, wrong)
     for tap in wrong:
         value = scene.candidate[tap]
         if not bool(value.any()):
             yield Reading(
                 name="never-written",
-                text=f"every element of {tap} is zero: never written?",
-                next_step="copy the buffer out after the stage is computed",
+                text=f"every element of {tap} is zero: {stated.words.empty}",
+                next_step=stated.words.fill,
                 scene=_without(scene, [tap]),
                 about=(tap,),
             )
@@ -312,7 +351,7 @@ def _recordings(scene: Scene, stated: Stated, wrong: Sequence[str]) -> Iterator[
                 scene=_without(scene, [tap]),
                 about=(tap,),
             )
-        yield from _layouts(scene, tap)
+        yield from _layouts(scene, stated, tap)
 
 
 def _repeated(passes: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
@@ -324,7 +363,7 @@ def _repeated(passes: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
                 return
 
 
-def _twins(scene: Scene, wrong: Sequence[str]) -> Iterator[Reading]:
+def _twins(scene: Scene, stated: Stated, wrong: Sequence[str]) -> Iterator[Reading]:
     """Taps that hold the bytes of another: one buffer recorded under several names, first or last."""
     for names in _groups(scene, wrong):
         told = "is byte for byte" if len(names) == 2 else "are each byte for byte"
@@ -332,8 +371,8 @@ def _twins(scene: Scene, wrong: Sequence[str]) -> Iterator[Reading]:
             others = tuple(tap for tap in names if tap != kept)
             yield Reading(
                 name="recorded-twice",
-                text=f"{listed(others, most=6)} {told} {kept}: recorded {'twice' if len(names) == 2 else 'again'}?",
-                next_step="copy each buffer when its stage is computed, before the next one overwrites it",
+                text=f"{listed(others, most=6)} {told} {kept}: {stated.words.copied}",
+                next_step=stated.words.uncopy,
                 scene=_without(scene, others),
                 about=others,
             )
@@ -367,7 +406,7 @@ def _groups(scene: Scene, wrong: Sequence[str]) -> list[tuple[str, ...]]:
     return found
 
 
-def _layouts(scene: Scene, tap: str) -> Iterator[Reading]:
+def _layouts(scene: Scene, stated: Stated, tap: str) -> Iterator[Reading]:
     """The right shape, and the values in another order of its axes."""
     value = scene.candidate[tap].double()
     true = expect_locally(scene.stages[tap], scene.stages, scene.candidate, scene.precision).output
@@ -376,7 +415,7 @@ def _layouts(scene: Scene, tap: str) -> Iterator[Reading]:
         yield Reading(
             name="axes-reordered",
             text=written_otherwise(tap, layout),
-            next_step=f"{layout.describe(value.shape)} before recording",
+            next_step=f"{layout.describe(value.shape)} {stated.words.back}",
             scene=replace(scene, candidate={**scene.candidate, tap: layout.restore(scene.candidate[tap])}),
         )
 

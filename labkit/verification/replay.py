@@ -18,6 +18,7 @@ from labkit.verification.budget import as_stored, compared, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, Variants, site_of, site_taps
 from labkit.verification.telling_apart import Apart, tell_apart, tied_at
+from labkit.verification.trace_layout import advise
 from labkit.verification.trace_next import choose_next
 from labkit.verification.verdict import expect_locally, share_of
 
@@ -253,7 +254,9 @@ class Replay:
             return tell_apart(scene, where, tied_at(where, replayed, {(fit.name, fit.home) for fit in best}))
         following = choose_next(scene.stages, scene.candidate, where)
         if following is not None:
-            return Apart(f"{scene.ask(following.tap)} as well: the fault lies between the recorded taps", following.tap)
+            return Apart(
+                f"{scene.ask(following.tap)} as well: the fault lies between those that are there", following.tap
+            )
         return Apart(f"compare your code for {where} with the operation itself{reads}")
 
     def _masked(self, scores: str) -> bool:
@@ -324,7 +327,7 @@ def misshapen(scene: Scene, where: str, expected: tuple[int, ...]) -> Finding:
         share_right=math.inf,
         share_replayed=0.0 if name else None,
         tensors=scene.stages[where].tensors,
-        next_step=f"correct the shape of {where}; labkit lint-trace says which transpose would",
+        next_step=f"correct the shape of {where}: {advise(where, actual, [expected]) or 'no transpose or reshape gives it'}",
     )
 
 

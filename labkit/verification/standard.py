@@ -20,7 +20,7 @@ from labkit.verification.budget import Expected, compared
 from labkit.verification.chain import Inputs, Stage, build_chain
 from labkit.verification.controls import AsRecorded, Controls, ControlWalk
 from labkit.verification.detective import Coverage, Detective, last_of_site
-from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
+from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, ask_to_record, site_taps
 from labkit.verification.memory import give_back
 from labkit.verification.orders import Order, renumbered
 from labkit.verification.pieces import Piece, pieces_of, views_of
@@ -55,7 +55,11 @@ class Case:
 class Standard:
     """transformers' model of one checkpoint, in float64 on the weights as declared, and in the dtype under test."""
 
-    def __init__(self, folder: Path, config: GPT2Config, precision: Precision) -> None:
+    def __init__(
+        self, folder: Path, config: GPT2Config, precision: Precision, *, ask: Callable[[str], str] = ask_to_record
+    ) -> None:
+        """``ask``: how to come by the value of a tap that the candidate does not show, in words."""
+        self._ask = ask
         self.config = config
         self.precision = precision
         self.truth_model = load_reference(folder, weight_dtype=precision.weight, config=config)
@@ -99,7 +103,8 @@ class Standard:
         truth, controls, done = Truth(), ControlWalk(floor), last_use(stages, present)
         kept = until_block_ends(done)
         control = AsRecorded(clean, candidate, present)
-        detective = Detective(Scene(self.config, self.weights, stages, inputs, self.precision, candidate), hypotheses)
+        scene = Scene(self.config, self.weights, stages, inputs, self.precision, candidate, self._ask)
+        detective = Detective(scene, hypotheses)
         large = self._large(inputs)
         results: dict[str, StageResult] = {}
         cleared: dict[str, StageResult] = {}

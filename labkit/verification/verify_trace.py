@@ -12,7 +12,7 @@ from labkit.load import folder_of
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.hypotheses import Scene
 from labkit.verification.prompts import Prompt
-from labkit.verification.readings import READINGS, Stated, read_again, unstated_positions
+from labkit.verification.readings import OF_A_TRACE, READINGS, Stated, read_again, unstated_positions
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.tokens import TokenResult
@@ -63,6 +63,7 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
             stated = Stated(
                 folder=place,
                 config=config,
+                words=OF_A_TRACE,
                 positions=sequence.states_positions,
                 passes=sequence.by_pass,
                 judge=lambda other: Standard(place, config, other).judge(sequence, sequence.inputs),

@@ -111,7 +111,9 @@ def test_coverage_is_measured_in_every_block_and_where_it_is_not_that_is_said(fo
     assert coverage.stages_seen("erf-gelu") == ("h.0.mlp.post", "h.2.mlp.post")
     assert coverage.stages_unseen("erf-gelu") == ()
     assert {stage.split(".")[1] for stage in coverage.skipped} == {"1"}
-    assert "not rehearsed, since too few stages between were recorded: ln_1 of block 1" in coverage_line(coverage)
+    assert "not rehearsed, since too many stages lie between those that are there: ln_1 of block 1" in coverage_line(
+        coverage
+    )
     alone = standard.judge({"h.0.mlp.pre": taps["h.0.mlp.pre"]}, Inputs(IDS)).coverage
     assert {"erf-gelu", "dropout-left-on", "logits-scaled"} <= set(alone.unseen), "nothing recorded comes after"
     last = standard.judge({"logits": taps["logits"]}, Inputs(IDS)).coverage

@@ -4,6 +4,7 @@ from labkit.verification.hypotheses import attention, embedding, norm, pattern, 
 from labkit.verification.hypotheses.scene import Hypothesis as Hypothesis
 from labkit.verification.hypotheses.scene import Scene as Scene
 from labkit.verification.hypotheses.scene import Variants as Variants
+from labkit.verification.hypotheses.scene import ask_to_record as ask_to_record
 from labkit.verification.hypotheses.scene import site_of as site_of
 from labkit.verification.hypotheses.scene import site_taps as site_taps
 

@@ -134,13 +134,13 @@ def _for_site(site: str) -> tuple[Hypothesis, ...]:
         Hypothesis(
             name=f"bfloat16-weights-{matrix}",
             site=site,
-            cause=f"{matrix}.weight is rounded to bfloat16, and the trace does not declare it",
+            cause=f"{matrix}.weight is rounded to bfloat16, which is not declared",
             variants=every_tap(_rounded_weights(torch.bfloat16)),
         ),
         Hypothesis(
             name=f"float16-weights-{matrix}",
             site=site,
-            cause=f"{matrix}.weight is rounded to float16, and the trace does not declare it",
+            cause=f"{matrix}.weight is rounded to float16, which is not declared",
             variants=every_tap(_rounded_weights(torch.float16)),
         ),
         Hypothesis(

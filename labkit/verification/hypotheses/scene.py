@@ -15,6 +15,11 @@ from labkit.verification.operations import Operation
 from labkit.verification.precision import Precision
 
 
+def ask_to_record(tap: str) -> str:
+    """How to come by a tap of an engine that writes its own."""
+    return f"record {tap}"
+
+
 @dataclass(frozen=True)
 class Scene:
     """One checkpoint, one prompt, one candidate: what replays are made from."""
@@ -25,7 +30,7 @@ class Scene:
     inputs: Inputs
     precision: Precision
     candidate: Mapping[str, Tensor]
-    ask: Callable[[str], str] = "record {}".format
+    ask: Callable[[str], str] = ask_to_record
     """How to come by the value of a tap that is not there, in words."""
 
     def block(self, tap: str) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import labkit
 from labkit.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from labkit.verification.name_map import MINGPT, NameMap, Rule, first_row, heads_third, merged_heads, packed_qkv
+from labkit.verification.report import Report
 from tests.oracles import random_checkpoint
 from tests.verification.engines import linear_gpt
 
@@ -195,3 +196,95 @@ def test_packed_layout_is_thirds_then_heads() -> None:
     config = labkit.GPT2Config(n_embd=4, n_head=2)
     q, _k, _v = packed_qkv(torch.arange(24.0).view(1, 2, 12), config)
     assert q.tolist() == [[[[0.0, 1.0], [12.0, 13.0]], [[2.0, 3.0], [14.0, 15.0]]]]
+
+
+def told(report: Report) -> str:
+    """All that a report says, with its notes."""
+    return "\n".join((str(report), *report.notes))
+
+
+def _faulty(folder: Path) -> linear_gpt.GPT:
+    model = linear_gpt.build(folder, style="mingpt")
+    _erf(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("engine", "name_map", "next_step"),
+    [
+        ("function", None, "give a torch module with a name_map that shows h."),
+        ("module", None, "give a name_map with the module that gives h."),
+        ("module", {"transformer.ln_f": "ln_f"}, "name the module that gives h."),
+    ],
+)
+def test_what_to_show_next_is_said_in_terms_of_what_was_given(
+    folder: Path, engine: str, name_map: dict[str, str] | None, next_step: str
+) -> None:
+    model = _faulty(folder)
+    given = model if engine == "module" else lambda ids: model(ids)[0]
+    report = labkit.verify_callable(given, folder, ids=IDS, name_map=name_map)
+    assert report.verdict == "differs"
+    assert report.findings[0].next_step.startswith(next_step)
+    assert "record" not in told(report)
+    assert name_map is None or "trace" not in told(report)
+
+
+def test_a_tie_and_scores_with_the_mask_on_them_ask_for_modules(folder: Path) -> None:
+    model = linear_gpt.build(folder, style="mingpt")
+    model.transformer["h"][0].ln_2 = nn.Identity()
+    report = labkit.verify_callable(model, folder, name_map={"transformer.h.{i}": "h.{i}.resid_post"}, ids=[[5, 17]])
+    assert report.findings[0].kind == "tie"
+    assert report.findings[0].next_step.startswith("name the module that gives h.0.")
+    assert "record" not in told(report)
+
+
+@pytest.mark.parametrize(
+    ("rules", "advice"),
+    [
+        (
+            {
+                "transformer.h.0.attn.c_proj": Rule(
+                    "h.0.attn.z", lambda v, c: v.unflatten(-1, (c.n_head, -1)), side="input"
+                )
+            },
+            "transpose axes 1 and 2, to [batch, head, pos, head_dim]",
+        ),
+        ({"transformer.h.0.attn.c_attn": "h.0.attn.q"}, "no transpose or reshape gives it"),
+    ],
+)
+def test_a_wrong_shape_is_righted_in_the_map(folder: Path, rules: dict[str, str | Rule], advice: str) -> None:
+    model = linear_gpt.build(folder, style="mingpt")
+    (finding,) = labkit.verify_callable(model, folder, name_map=rules, ids=IDS).findings
+    assert advice in finding.next_step
+    assert "heads_third, merged_heads, packed_qkv" in finding.next_step
+    assert "lint-trace" not in finding.next_step
+
+
+def test_weights_and_arithmetic_of_another_dtype_than_judged(folder: Path) -> None:
+    rounded = linear_gpt.build(folder, style="mingpt").bfloat16().float()
+    report = labkit.verify_callable(rounded, folder, name_map="mingpt", ids=IDS)
+    (finding,) = report.findings
+    assert finding.cause == "weight_dtype"
+    assert "weight_dtype float32; its values are those of weights in bfloat16" in finding.text
+    assert "trace" not in told(report)
+    narrow = linear_gpt.build(folder, style="mingpt").bfloat16()
+    report = labkit.verify_callable(lambda ids: narrow(ids)[0].float(), folder, ids=IDS)
+    (finding,) = report.findings
+    assert (finding.cause, finding.next_step.split(",")[0]) == ("compute_dtype", 'give dtype="bfloat16"')
+    assert (
+        labkit.verify_callable(lambda ids: narrow(ids)[0].float(), folder, ids=IDS, dtype="bfloat16").verdict == "same"
+    )
+
+
+def test_one_module_under_two_names_is_told(folder: Path) -> None:
+    model = linear_gpt.build(folder, style="mingpt")
+    rules = {"transformer.h.0.mlp.c_fc": ["h.0.mlp.pre", "h.0.mlp.post"]}
+    (finding,) = labkit.verify_callable(model, folder, name_map=rules, ids=IDS).findings
+    assert "h.0.mlp.post is byte for byte h.0.mlp.pre: one module for both?" in finding.text
+
+
+def test_no_cause_speaks_of_a_trace() -> None:
+    """A mistake is one whatever brought it to light."""
+    from labkit.verification.hypotheses import HYPOTHESES
+
+    assert [each.name for each in HYPOTHESES if "trace" in each.cause or "record" in each.cause] == []
