@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit.verification.chain import Inputs, Stage
+from labkit.verification.operations import Softmax, moved_weights
 from labkit.verification.precision import INPUT_FACTOR, PRODUCT_FACTOR, SINGLE_FACTOR, Precision, unit_roundoff
 
 FLUSHED = {torch.float16: 2.0**-24}
@@ -27,11 +28,32 @@ class Expected:
     output: Tensor
     own: Tensor
     inherited: Tensor
+    exponent: Tensor | None = None
+    """For a softmax: how far each weight's logarithm may be off by its inputs; weights do not move in proportion to it."""
 
     @property
     def budget(self) -> Tensor:
         """The largest error that rounding explains."""
-        return (self.own.square() + self.inherited.square()).sqrt()
+        return self.scaled(1.0)
+
+    def scaled(self, factor: float) -> Tensor:
+        """The budget if the operation's own rounding and its inputs' uncertainty were ``factor`` times as large."""
+        inherited = factor * self.inherited
+        if self.exponent is not None:
+            inherited = moved_weights(self.output, factor * self.exponent)
+        return torch.hypot(factor * self.own, inherited)
+
+    def needed(self, error: Tensor) -> Tensor:
+        """A factor at which ``scaled`` covers an error, element by element: the least, or a little more for a softmax."""
+        if self.exponent is None:
+            return _over(error, self.budget)
+        # An exponential is above its tangent, and the whole budget above either part: the lesser factor is enough.
+        linear = _over(error, torch.hypot(self.own, self.output * self.exponent))
+        return torch.minimum(linear, _over(torch.log1p(_over(error, self.output)), self.exponent))
+
+
+def _over(error: Tensor, size: Tensor) -> Tensor:
+    return torch.where(error > 0, error / size, 0.0)
 
 
 def expect(stage: Stage, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...], precision: Precision) -> Expected:
@@ -40,9 +62,12 @@ def expect(stage: Stage, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ..
     rounding = stage.operation.rounding(output, *inputs)
     summed = PRODUCT_FACTOR * rounding.terms**0.5 * unit_roundoff(precision.accumulate) * rounding.summed
     own = summed + SINGLE_FACTOR * unit_roundoff(precision.compute) * rounding.single
-    own = own + torch.where(own > 0, smallest(precision.compute), 0.0)
+    own = torch.where(rounding.exact, 0.0, own + smallest(precision.compute))
     if all(not bool(u.any()) for u in uncertain):
-        return Expected(output, own, torch.zeros(()))
+        return Expected(output, own, torch.zeros((), dtype=torch.float64))
+    if isinstance(stage.operation, Softmax):
+        exponent = stage.operation.exponent(output, uncertain[0])
+        return Expected(output, own, moved_weights(output, exponent), exponent)
     return Expected(output, own, stage.operation.spread(output, inputs, uncertain))
 
 
@@ -53,8 +78,9 @@ def smallest(dtype: torch.dtype) -> float:
 
 def storage_uncertainty(value: Tensor, stored: torch.dtype, precision: Precision) -> Tensor:
     """How far a recorded value may be off because it was stored in a narrower dtype than it was computed in."""
+    lost = smallest(stored) if smallest(stored) > smallest(precision.compute) else 0.0
     if unit_roundoff(stored) <= unit_roundoff(precision.compute):
-        return torch.zeros((), dtype=torch.float64)
+        return torch.full((), lost, dtype=torch.float64)
     return INPUT_FACTOR * unit_roundoff(stored) * value.abs() + smallest(stored)
 
 
@@ -66,6 +92,14 @@ def as_stored(value: Tensor, stored: torch.dtype, precision: Precision) -> Tenso
     if unit_roundoff(stored) <= unit_roundoff(precision.compute):
         return value
     return value.to(stored).double()
+
+
+def as_computed(value: Tensor, recorded: Tensor, precision: Precision) -> Tensor:
+    """The value as the engine would hold it: in its compute dtype, unless what it recorded has more digits than that."""
+    narrow = recorded.to(precision.compute)
+    if not torch.equal(narrow.double(), recorded.double()):
+        return value
+    return value.to(precision.compute).to(recorded.dtype).double()
 
 
 def compared(tap: str, inputs: Inputs) -> Tensor:

@@ -21,7 +21,7 @@ from labkit.verification.orders import Order, renumbered
 from labkit.verification.precision import Precision
 from labkit.verification.reference import build_reference, parameters_of
 from labkit.verification.standard import recorded, reference_forward
-from labkit.verification.verdict import Floor, true_values, weigh
+from labkit.verification.verdict import Floor, pooled, true_values, weigh
 
 FITTED = range(20)
 HELD_OUT = range(4000, 4040)
@@ -90,10 +90,11 @@ def clean_run(seed: int, dtype: torch.dtype) -> CleanRun:
     truth = true_values(stages, recorded(reference_forward(exact, inputs)), inputs, precision)
     runs = [recorded(reference_forward(model, inputs)), _in_order(model, inputs, 1)]
     clean = _in_order(model, inputs, 2)
-    results = []
-    for tap, stage in stages.items():
-        floor = Floor.measure(tap, truth[tap], [run[tap] for run in runs], inputs)
-        results.append(weigh(stage, stages, clean, truth[tap], floor, inputs, precision).verdict())
+    floors = pooled({tap: Floor.measure(tap, truth[tap], [run[tap] for run in runs], inputs) for tap in stages})
+    results = [
+        weigh(stage, stages, clean, truth[tap], floors[tap], inputs, precision).verdict()
+        for tap, stage in stages.items()
+    ]
     local = max(results, key=lambda result: result.local_used)
     total = max(results, key=lambda result: result.used)
     return CleanRun(

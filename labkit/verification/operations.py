@@ -13,7 +13,7 @@ Tensors are float64; shapes are in the axes of the design's tap list.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -30,6 +30,8 @@ class Rounding:
     summed: Tensor
     terms: int
     single: Tensor
+    exact: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.bool))
+    """Elements that are copied or cut off: nothing rounds there, and nothing underflows."""
 
 
 class Operation(Protocol):
@@ -46,10 +48,11 @@ class Operation(Protocol):
 
 
 def _quadrature(*parts: Tensor) -> Tensor:
-    total = torch.zeros(())
-    for part in parts:
-        total = total + part.square()
-    return total.sqrt()
+    """The root of the sum of squares, also of parts whose squares underflow."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = torch.hypot(total, part)
+    return total
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Gather:
 
     def rounding(self, output: Tensor, *inputs: Tensor) -> Rounding:
         nothing = torch.zeros_like(output)
-        return Rounding(nothing, 1, nothing)
+        return Rounding(nothing, 1, nothing, torch.ones((), dtype=torch.bool))
 
     def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
         return torch.zeros_like(output)
@@ -118,7 +121,7 @@ class LayerNorm:
         unit = centred * scale  # [batch, pos, n_embd]
         own = uncertain[0].expand_as(unit)
         n = unit.shape[-1]
-        mean = _quadrature(own.square().sum(dim=-1, keepdim=True).sqrt() / n)  # [batch, pos, 1]
+        mean = own.square().sum(dim=-1, keepdim=True).sqrt() / n  # [batch, pos, 1]
         deviation = (unit * own).square().sum(dim=-1, keepdim=True).sqrt() / n  # [batch, pos, 1]
         return scale * self.weight.abs() * _quadrature(own, mean, unit * deviation)
 
@@ -151,7 +154,10 @@ class Product:
     def rounding(self, output: Tensor, *inputs: Tensor) -> Rounding:
         size = self._times(self._merged(inputs[0]).abs(), torch.abs)
         size = size if self.bias is None else size + self.bias.abs()
-        return Rounding(self._split(size), self.weight.shape[0], 2 * output.abs())
+        single = 2 * output.abs()
+        if self.bias is not None:  # the product may be rounded before the bias is added; it is no larger than the two
+            single = single + self._split(self.bias.abs().expand(*size.shape[:-1], -1))
+        return Rounding(self._split(size), self.weight.shape[0], single)
 
     def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
         own = self._merged(uncertain[0].expand_as(inputs[0]))
@@ -192,13 +198,32 @@ class Softmax:
         below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(nan=0.0, posinf=0.0)
         # exp turns an absolute error of its argument (u times its size) into a relative one of its value.
         single = output * (4 + below + scores.nan_to_num(neginf=0.0).abs())  # [batch, head, pos_q, pos_k]
-        return Rounding(output, output.shape[-1], single)
+        return Rounding(output, output.shape[-1], single, ~self.allowed)
 
     def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
-        own = torch.where(self.allowed, uncertain[0].expand_as(output), 0.0)
-        shared = (output * own).square().sum(dim=-1, keepdim=True).sqrt()  # [batch, head, pos_q, 1]
-        # Scores of tens in a narrow dtype are off by whole units: the weight then moves by a factor, up to one.
-        return (output * torch.expm1(_quadrature(own, shared).clamp(max=100))).clamp(max=1)
+        return moved_weights(output, self.exponent(output, uncertain[0]))
+
+    def exponent(self, output: Tensor, uncertain: Tensor) -> Tensor:
+        """How far the logarithm of each weight may be off, for scores that may each be off by ``uncertain``.
+
+        By its own score, and by what every weight of the row may grow to: that is lost to it through their common sum.
+        To first order this is the Jacobian.
+        """
+        own = torch.where(self.allowed, uncertain.expand_as(output), 0.0).clamp(max=EXPONENT_LIMIT)
+        grown = (output * torch.expm1(own)).square().sum(dim=-1, keepdim=True).sqrt()  # [batch, head, pos_q, 1]
+        return torch.where(self.allowed, _quadrature(own, torch.log1p(grown)), 0.0)  # [batch, head, pos_q, pos_k]
+
+
+EXPONENT_LIMIT = 300.0
+"""An exponent's uncertainty beyond which a weight may be anything: the square of its exponential is still a float64."""
+
+
+def moved_weights(pattern: Tensor, exponent: Tensor) -> Tensor:
+    """How far weights may move where the logarithm of each may be off by ``exponent``: a factor, up to a weight of one.
+
+    Scores of tens in a narrow dtype are off by whole units, where to first order says nothing.
+    """
+    return (pattern * torch.expm1(exponent.clamp(max=EXPONENT_LIMIT))).clamp(max=1)
 
 
 @dataclass(frozen=True)

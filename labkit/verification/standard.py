@@ -29,7 +29,7 @@ from labkit.verification.reference import KeyOrder, capture, load_reference, par
 from labkit.verification.replay import Finding
 from labkit.verification.streams import Forward, Window, last_use, recorded_inputs, streamed, until_block_ends
 from labkit.verification.threads import threads_for
-from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, true_stage, true_values, weigh
+from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, pooled, true_stage, true_values, weigh
 
 FLOOR_ORDER = 1
 CONTROL_ORDER = 2
@@ -170,19 +170,19 @@ class Standard:
         runs = (self._reference_run(inputs, None), self._reference_run(inputs, FLOOR_ORDER))
         with streamed(stages, self._truth_run(inputs), *runs, ahead=not large) as (truth_taps, *windows):
             for tap, stage in stages.items():
-                shares, budgets = [], []
+                parts, budgets = [], []
                 for piece in self._pieces(stage, stages, set(stages), inputs):
                     expected = self._true_stage(stage, truth_taps, truth, piece)
                     budgets += [] if tap in done[tap] else [expected.budget]
                     values = [piece.taps(window)[tap] for window in windows]
-                    shares.append(Floor.measure(tap, expected, values, piece.inputs).share)
+                    parts.append(Floor.measure(tap, expected, values, piece.inputs))
                     if large:
                         give_back()
-                floor[tap] = Floor(max(shares))
+                floor[tap] = Floor.merged(parts)
                 if budgets:
                     truth.keep(tap, budgets)
                 _forget(done[tap], truth, truth_taps, *windows)
-        return floor
+        return pooled(floor)
 
     def _large(self, inputs: Inputs) -> bool:
         """Whether one tap takes so much memory that the forwards had better wait for each other."""

@@ -7,7 +7,7 @@ was fed wrong inputs differs in total only.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -89,7 +89,7 @@ def true_stage(
     here = expect(stage, values, tuple(budgets[name] for name in stage.inputs), precision)
     true = taps[stage.tap]
     off = torch.where(compared(stage.tap, inputs), (here.output - true).abs(), 0.0)
-    return Expected(true, here.own, here.inherited), float(off.max()) / max(float(true.abs().max()), 1e-300)
+    return replace(here, output=true), float(off.max()) / max(float(true.abs().max()), 1e-300)
 
 
 def true_values(
@@ -104,22 +104,51 @@ def true_values(
     return expected
 
 
+FEW_ERRORS = 64
+"""Errors that a floor is measured on at least: the largest of fewer, which depend on each other, may be tiny by luck."""
+
+
 @dataclass(frozen=True)
 class Floor:
     """What transformers' own runs show of rounding at one tap: the largest share of the propagated uncertainty."""
 
     share: float
+    errors: int = 0
+    """Elements that were not exactly right, in all runs together."""
 
     @classmethod
     def measure(cls, tap: str, expected: Expected, runs: Sequence[Tensor], inputs: Inputs) -> "Floor":
         """From the same tap of several runs in the engine's dtype."""
-        mask, budget = compared(tap, inputs), expected.budget
-        shares = [float(share_of((run.double() - expected.output).abs(), budget, mask).max()) for run in runs]
-        return cls(max(share if math.isfinite(share) else 0.0 for share in shares))
+        mask, parts = compared(tap, inputs), []
+        for run in runs:
+            needed = expected.needed((run.double() - expected.output).abs())
+            seen = torch.where(mask.expand_as(needed), needed, 0.0)
+            share = float(seen.max())
+            parts.append(cls(share if math.isfinite(share) else 0.0, int((seen > 0).sum())))
+        return cls.merged(parts)
+
+    @classmethod
+    def merged(cls, parts: Iterable["Floor"]) -> "Floor":
+        """Of several runs, pieces or taps."""
+        parts = list(parts)
+        return cls(max(part.share for part in parts), sum(part.errors for part in parts))
 
     def budget(self, expected: Expected) -> Tensor:
         """The total budget, element by element."""
-        return torch.maximum(FLOOR_FACTOR * self.share * expected.budget, expected.own)
+        return torch.maximum(expected.scaled(FLOOR_FACTOR * self.share), expected.own)
+
+
+def pooled(floors: Mapping[str, Floor]) -> dict[str, Floor]:
+    """The floors of all taps in order; one that was measured on few errors takes in the taps before it, nearest first."""
+    measured, pools = list(floors.values()), {}
+    for place, tap in enumerate(floors):
+        pool = measured[place]
+        for before in reversed(measured[:place]):
+            if pool.errors >= FEW_ERRORS:
+                break
+            pool = Floor.merged((pool, before))
+        pools[tap] = pool
+    return pools
 
 
 @dataclass(frozen=True)

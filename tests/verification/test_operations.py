@@ -78,6 +78,28 @@ def test_spread_is_the_outputs_deviation_when_inputs_are_jittered(name: str) -> 
         assert float(ratio.median()) > 0.6
 
 
+def test_a_softmaxs_spread_holds_beyond_the_first_order() -> None:
+    """One score that is off by whole units takes the row for itself, or leaves it to the others."""
+    softmax, scores = Softmax(torch.ones(5, 5, dtype=torch.bool)), 4 * draw(1, 2, 5, 5)
+    pattern = softmax.compute(scores)
+    for key in range(5):
+        for off in (0.01, 1.0, 10.0, 100.0):
+            uncertain = torch.zeros_like(scores)
+            uncertain[..., key] = off
+            spread = softmax.spread(pattern, (scores,), (uncertain,))
+            for moved in (softmax.compute(scores + uncertain), softmax.compute(scores - uncertain)):
+                assert bool(((moved - pattern).abs() <= spread + 1e-15).all()), f"key {key}, off by {off}"
+
+
+def test_spreads_do_not_underflow() -> None:
+    """Uncertainties whose squares are no float64 are still uncertainties."""
+    small = torch.full((1, 6, 8), 1e-200, dtype=torch.float64)
+    for operation, inputs in (CASES["add"], CASES["layer_norm"]):
+        uncertain = tuple(small[..., :1].expand_as(value) for value in inputs)
+        spread = operation.spread(operation.compute(*inputs), inputs, uncertain)
+        assert bool((spread > 0).all())
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_float32_arithmetic_stays_within_the_rounding_sizes(name: str) -> None:
     operation, inputs = CASES[name]

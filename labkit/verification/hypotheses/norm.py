@@ -32,7 +32,7 @@ class Unchanged(LayerNorm):
         return inputs[0]
 
     def rounding(self, output: Tensor, *inputs: Tensor) -> Rounding:
-        return Rounding(torch.zeros_like(output), 1, torch.zeros_like(output))
+        return Rounding(torch.zeros_like(output), 1, torch.zeros_like(output), torch.ones((), dtype=torch.bool))
 
     def spread(self, output: Tensor, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...]) -> Tensor:
         return uncertain[0].expand_as(output)

@@ -6,6 +6,7 @@ in the engine's dtype, run in two other orders of summation, reaches a good part
 """
 
 from collections import ChainMap
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -50,7 +51,7 @@ class Yardstick:
         if len(taps) < len(self._names):
             values = ChainMap(dict(taps), _taps_of(self._plain, ids))
         uncertain = self._propagated(ids, values)
-        return row_of({tap: (self._scale * uncertain[tap].budget).expand(taps[tap].shape) for tap in taps}, 0)
+        return row_of({tap: uncertain[tap].scaled(self._scale).expand(taps[tap].shape) for tap in taps}, 0)
 
     def _propagated(self, ids: Tensor, values: Taps) -> dict[str, Expected]:
         uncertain: dict[str, Expected] = {}
@@ -66,7 +67,7 @@ class Yardstick:
         others = [self._reordered(ids, seed) for seed in ORDERS]
         shares = []
         for tap, each in self._propagated(ids, plain).items():
-            middle = Expected(plain[tap].double(), each.own, each.inherited)
+            middle = replace(each, output=plain[tap].double())
             shares.append(Floor.measure(tap, middle, [other[tap] for other in others], inputs).share)
         return max(shares)
 
