@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labkit.verification.budget import as_stored, compared, storage_uncertainty
+from labkit.verification.budget import as_computed, as_stored, compared, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, Variants, site_of, site_taps
 from labkit.verification.telling_apart import Apart, tell_apart, tied_at
@@ -30,6 +30,9 @@ SUBTLE = 60.0
 
 SLOPE_SLACK = 0.25
 """A fault below the budget must be of the hypothesis's own size: regression slope 1 to within this much."""
+
+RESIDUAL_FLOOR = 1e-9
+"""Residuals this far below rounding, in budgets, carry no information."""
 
 MAX_SPAN = 30
 """Stages between recorded taps (two blocks) up to which mistakes are replayed: each replay runs all of them again."""
@@ -59,11 +62,16 @@ class Fit:
     independent: int
     """Errors that do not depend on each other: elements, but for a norm its rows, which share mean and variance."""
     fitted: bool
+    telling: float
+    """How much likelier than the right operation this is, as a natural logarithm, by the elements that tell them apart."""
+
+    def better(self, right: "Fit") -> bool:
+        """Whether this explains the data better than the right operation does, by a margin."""
+        return self.share <= right.share / 2 or self.log_odds(right) >= DECISIVE
 
     def log_odds(self, other: "Fit") -> float:
         """How much likelier than ``other`` this explanation is, as a natural logarithm."""
-        floor = 1e-9  # residuals this far below rounding carry no information
-        return self.independent * math.log(max(other.rms, floor) / max(self.rms, floor))
+        return self.independent * math.log(max(other.rms, RESIDUAL_FLOOR) / max(self.rms, RESIDUAL_FLOOR))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +173,11 @@ class Replay:
             budget = expected.budget + storage_uncertainty(expected.output, actual.dtype, scene.precision)
             mask = compared(tap, scene.inputs).expand(actual.shape)
             output = as_stored(expected.output, actual.dtype, scene.precision).expand(actual.shape)
-            parts.append((actual.double()[mask], output[mask], budget.expand(actual.shape)[mask]))
-        actual, output, budget = (torch.cat(each) for each in zip(*parts, strict=True))
+            held = as_computed(expected.output, actual, scene.precision).expand(actual.shape)
+            parts.append((actual.double()[mask], output[mask], held[mask], budget.expand(actual.shape)[mask]))
+        actual, output, held, budget = (torch.cat(each) for each in zip(*parts, strict=True))
         shared = scene.config.n_embd if any(site_of(tap) == "ln" for tap in observed) else 1
-        return Residuals(actual, output, budget, int((budget > 0).sum()) // shared)
+        return Residuals(actual, output, held, budget, int((budget > 0).sum()) // shared)
 
     def _fit(self, hypothesis: Hypothesis, home: str, here: "Residuals", right: "Residuals") -> Fit:
         budget = torch.maximum(here.budget, right.budget)
@@ -187,6 +196,7 @@ class Replay:
             slope=float((off * weight * moved).sum()) / size if size > 0 else 0.0,
             independent=max(here.independent, right.independent),
             fitted=hypothesis.fitted,
+            telling=_telling(here, right, weight),
         )
 
     def explain(self, where: str) -> Finding | None:
@@ -195,11 +205,11 @@ class Replay:
         different = [fit for fit in others if fit.effect > 0 and math.isfinite(fit.rms)]
         if right.share <= 1:
             best = min(different, key=lambda fit: fit.rms, default=None)
-            if best is None or best.fitted or best.share > 1 or best.log_odds(right) < SUBTLE:
+            if best is None or best.fitted or best.share > 1 or min(best.telling, best.log_odds(right)) < SUBTLE:
                 return None
             if abs(best.slope - 1) > SLOPE_SLACK or len(_best(different)) > 1:
                 return None
-        within = [fit for fit in different if fit.share <= 1]
+        within = [fit for fit in different if fit.share <= 1 and fit.better(right)]
         named = [fit for fit in within if not fit.fitted]
         return self._finding(where, right, _best(named) or _best(within))
 
@@ -288,8 +298,24 @@ class Residuals:
 
     actual: Tensor
     output: Tensor
+    held: Tensor
+    """The output rounded to the dtype that the engine computes in."""
     budget: Tensor
     independent: int
+
+
+def _telling(here: Residuals, right: Residuals, weight: Tensor) -> float:
+    """The log-likelihood ratio over the elements at which the two explanations leave different values in memory.
+
+    Where they round to the same value, whichever lies nearer to it has nothing to say: attention to one key alone
+    makes every other weight vanish in the rounding of what it is added to.
+    """
+    tells = (here.held != right.held) & (weight > 0)
+    if not bool(tells.any()):
+        return 0.0
+    ours, theirs = (((each.actual - each.output) * weight)[tells].square().mean().sqrt() for each in (here, right))
+    count = min(int(tells.sum()), here.independent, right.independent)
+    return count * math.log(max(float(theirs), RESIDUAL_FLOOR) / max(float(ours), RESIDUAL_FLOOR))
 
 
 def _effect(here: Residuals, right: Residuals) -> float:

@@ -10,12 +10,14 @@ import labkit
 from labkit.load import load_gpt2
 from labkit.model import GPT2, Operations
 from labkit.report.coverage import coverage_line
-from labkit.verification.chain import Inputs
+from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.faults import FAULTS
 from labkit.verification.hypotheses import HYPOTHESES
+from labkit.verification.operations import gelu_sigmoid
 from labkit.verification.precision import Precision
 from labkit.verification.replay import merge_findings
 from labkit.verification.standard import Standard
+from labkit.verification.verdict import expect_locally
 from tests.oracles import random_checkpoint
 
 IDS = torch.tensor([[5, 17, 3, 90, 42, 7, 11, 60, 21, 8, 33, 2, 71, 64, 9, 28]])
@@ -134,6 +136,22 @@ def test_a_bfloat16_engine_passes_and_its_erf_gelu_is_named() -> None:
     faulty = labkit.verify(dtype="bfloat16", tokens=0, plant="erf-gelu:1")
     assert faulty.verdict == "differs"
     assert [(finding.where, finding.cause) for finding in faulty.findings] == [("h.1.mlp.post", "erf-gelu")]
+
+
+def test_a_cause_has_to_beat_no_fault_by_a_margin(folder: Path) -> None:
+    """One value just beyond its budget lies within another hypothesis's, which explains all others no better."""
+    model, tap, precision = load_gpt2(folder, dtype=torch.bfloat16), "h.1.mlp.post", Precision.of(torch.bfloat16)
+    standard, taps = Standard(folder, model.config, precision), dict(model.run(IDS, taps="all").taps)
+    stages = build_chain(model.config, standard.weights, Inputs(IDS))
+    right = expect_locally(stages[tap], stages, taps, precision)
+    moved = (gelu_sigmoid(taps["h.1.mlp.pre"].double()) - right.output) / right.budget  # [batch, pos, n_inner]
+    place = int(moved.abs().argmax())
+    value = right.output + 1.03 * moved.sign() * right.budget
+    assert 0.06 < float(moved.abs().max()) < 0.5
+    taps[tap] = taps[tap].clone()
+    taps[tap].flatten()[place] = value.flatten()[place].bfloat16()
+    (finding,) = standard.judge({name: taps[name] for name in (*stages[tap].inputs, tap)}, Inputs(IDS)).findings
+    assert (finding.where, finding.cause, finding.kind) == (tap, None, "unknown")
 
 
 def test_a_wrong_shape_and_a_nan_are_findings_of_their_own(folder: Path, standard: Standard) -> None:

@@ -52,6 +52,8 @@ class RoundedPattern(Softmax):
 
     narrow: torch.dtype
     scores_too: bool
+    computed: torch.dtype
+    """What the engine computes in before it rounds."""
 
     def _exact(self, scores: Tensor) -> Tensor:
         return super().compute(scores.to(self.narrow).double() if self.scores_too else scores)
@@ -62,11 +64,11 @@ class RoundedPattern(Softmax):
     def rounding(self, output: Tensor, *inputs: Tensor) -> Rounding:
         exact = self._exact(inputs[0])
         plain = super().rounding(exact, *inputs)
-        u = unit_roundoff(torch.float32)
+        u = unit_roundoff(self.computed)
         off = u * (plain.terms**0.5 * plain.summed + plain.single)
         ends = ((exact + sign * off).to(self.narrow).double() for sign in (-1, 1))
         low, high = ends  # a value near the middle of two neighbours may be rounded to either
-        return Rounding(plain.summed, plain.terms, plain.single + (high - low) / u)
+        return Rounding(plain.summed, plain.terms, plain.single + (high - low) / u, plain.exact)
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,10 @@ def _mask_evidence(scene: Scene, tap: str) -> str:
 
 def _rounded_pattern(dtype: torch.dtype, *, scores_too: bool) -> Callable[[Scene, str], Variants]:
     def variants(scene: Scene, tap: str) -> Variants:
-        if scene.precision.compute not in (torch.float32, torch.float64):
+        compute = scene.precision.compute
+        if unit_roundoff(dtype) <= unit_roundoff(compute):
             return {}
-        return {tap: scene.changed(tap, RoundedPattern(_softmax(scene, tap).allowed, dtype, scores_too))}
+        return {tap: scene.changed(tap, RoundedPattern(_softmax(scene, tap).allowed, dtype, scores_too, compute))}
 
     return variants
 
