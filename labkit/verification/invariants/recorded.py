@@ -20,7 +20,7 @@ from labkit.verification.invariants.engine import Taps
 from labkit.verification.invariants.result import InvariantResult, merge_invariants, not_applicable
 from labkit.verification.invariants.yardstick import Yardstick
 from labkit.verification.operations import Mix, Product
-from labkit.verification.precision import INPUT_FACTOR, PRODUCT_FACTOR, SINGLE_FACTOR, Precision, unit_roundoff
+from labkit.verification.precision import PRODUCT_FACTOR, Precision, unit_roundoff
 from labkit.verification.verdict import share_of
 from labkit.words import counted
 
@@ -48,14 +48,17 @@ def _pattern_of(tap: str, recorded: Tensor, inputs: Inputs, precision: Precision
 
 
 def _sum_budget(pattern: Tensor, stored: torch.dtype, precision: Precision) -> Tensor:
-    """The denominator is a sum of pos_k terms and each weight is rounded twice; and as it was stored."""
+    """The denominator is a sum of pos_k terms; sum and weights are each rounded once; and as it was stored.
+
+    Equal weights all round the same way, so that their errors add up and do not walk at random.
+    """
     keys = pattern.shape[-1]
-    size: Tensor = pattern.square().sum(dim=-1).sqrt()  # [batch, head, pos_q]
-    own: Tensor = 2 * SINGLE_FACTOR * unit_roundoff(precision.compute) * size + keys * smallest(precision.compute)
+    size: Tensor = pattern.sum(dim=-1)  # [batch, head, pos_q]
+    own: Tensor = 2 * unit_roundoff(precision.compute) * size + keys * smallest(precision.compute)
     own = own + PRODUCT_FACTOR * float(keys) ** 0.5 * unit_roundoff(precision.accumulate)
     if unit_roundoff(stored) <= unit_roundoff(precision.compute):
         return own
-    return own + INPUT_FACTOR * unit_roundoff(stored) * size + keys * smallest(stored)
+    return own + unit_roundoff(stored) * size + keys * smallest(stored)
 
 
 def token_zero(taps: Taps, inputs: Inputs, yardstick: Yardstick, precision: Precision) -> InvariantResult:
