@@ -22,7 +22,7 @@ BREAKS = {
     "mask-finite-10": {"causality", "prefix", "cache", "padding", "pattern", "token-0"},
     "mask-after-softmax": {"causality", "prefix", "cache", "padding", "pattern", "token-0"},
     "softmax-bfloat16": {"pattern"},
-    "padding-attended": {"cache", "padding"},
+    "padding-attended": {"padding"},
     "positions-ignore-padding": {"cache", "padding"},
     "dropout-left-on": {"prefix", "cache", "batch", "padding", "pattern", "token-0"},
     "mix-of-keys": {"token-0"},
