@@ -20,6 +20,7 @@ from labkit.checkpoint.read import read_checkpoint
 from labkit.config import ALIASES, GPT2Config, parameter_shapes
 from labkit.errors import CheckpointError, FileAccessError
 from labkit.storage import save_safetensors
+from labkit.words import counted
 
 Layout = Literal["hf", "linear"]
 """``hf``: what transformers writes and loads; ``linear``: the same names with nn.Linear matrices, [out, in]."""
@@ -50,7 +51,7 @@ class Export:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        head = f"{self.folder}: {self.numel:,} parameters, {self.nbytes:,} bytes in {len(self.files)} files"
+        head = f"{self.folder}: {self.numel:,} parameters, {self.nbytes:,} bytes in {counted(len(self.files), 'file')}"
         return "\n".join([head, *(f"  {note}" for note in self.notes)])
 
 
@@ -162,7 +163,7 @@ def _write_weights(
         }
         index = {"metadata": total, "weight_map": dict(sorted(weight_map.items()))}
         _write_json(draft / "model.safetensors.index.json", index)
-        yield f"{len(shards)} shards with an index"
+        yield f"{counted(len(shards), 'shard')} with an index"
 
 
 def _write_config(

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from labkit.config import GPT2Config
+from labkit.words import counted
 
 Use = Literal["parameter", "tied head", "causal mask", "cross-attention", "other head"]
 """What became of a tensor: it fills a parameter, or it is left out for the reason named."""
@@ -79,9 +80,7 @@ class LoadReport:
     def __str__(self) -> str:
         stored = ", ".join(f"{count} {code}" for code, count in self.dtypes.items())
         numel = sum(row.numel for row in self.parameters)
-        counts = (
-            f"{len(self.parameters)} tensors loaded ({stored}; {numel:,} parameters), {len(self.left_out)} left out"
-        )
+        counts = f"{counted(len(self.parameters), 'tensor')} loaded ({stored}; {numel:,} parameters), {len(self.left_out)} left out"
         return "\n".join([f"{self.folder}: {counts}", *(f"  {note}" for note in self.notes)])
 
 

@@ -292,7 +292,8 @@ def _tell(network: "GPT2", run: "Stream") -> None:
         import torch
 
         place += f", TF32 {'on' if torch.backends.cuda.matmul.allow_tf32 else 'off'}"
-    lines = [f"{counted(count, 'token')} in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s, {place}"]
+    speed = f"{counted(count, 'token')} in {run.seconds:.2f} s, {run.tokens_per_second:.1f} tokens/s"
+    lines = [f"{speed if count else 'no token was generated'}, {place}"]
     lines.append(f"settings: {run.sourced}")
     ended = {each.stopped_by for each in results} - {"tokens"}
     lines += [f"ended by {', '.join(sorted(ended))}"] if ended else []

@@ -207,7 +207,9 @@ def train_bpe(
         ):
             steps.append(step)
             if step.rank % 100 == 0:
-                say(f"merge {step.rank}: {step.winner.left + step.winner.right!r} occurs {step.winner.count} times")
+                say(
+                    f"merge {step.rank}: {step.winner.left + step.winner.right!r} occurs {counted(step.winner.count, 'time')}"
+                )
         trained = Tokenizer(vocabulary_of(steps, special_tokens=names))
         trained.save(target)
     told = f"{counted(trained.vocabulary_size, 'token')}, {counted(len(steps), 'merge')} learned from "

@@ -7,6 +7,7 @@ from labkit.compare.difference import spacing
 from labkit.figures.style import BLUE, INK, ORANGE, SEQUENTIAL, SKY, VERMILLION, dress, new_figure
 from labkit.verification.kill_matrix import KillMatrix
 from labkit.verification.verdict import StageResult
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +63,9 @@ def draw_waterfall(stages: Sequence[StageResult]) -> "Figure":
     >>> draw_waterfall(verify(prompts=["It is a truth"], tokens=0).stages).get_suptitle()
     '61 stages: largest error of each, and what rounding explains'
     """
-    figure = new_figure(f"{len(stages)} stages: largest error of each, and what rounding explains", width=9.0)
+    figure = new_figure(
+        f"{counted(len(stages), 'stage')}: largest error of each, and what rounding explains", width=9.0
+    )
     axes = dress(figure.subplots(), x="stage, in order of computation", y="absolute error")
     places = list(range(len(stages)))
     colours = [

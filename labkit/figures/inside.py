@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from labkit.figures.style import INK, PAPER, SEQUENTIAL, dress, new_figure
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def draw_attention(pattern: "Tensor", labels: Sequence[str], *, title: str) -> "
         bar = figure.colorbar(image, ax=grid, shrink=0.8)
         bar.set_label("share of attention", fontsize=8, color=INK)
         bar.ax.tick_params(labelsize=7, colors=INK)
-    figure.supxlabel(f"{len(labels)} tokens: queries down, keys across", fontsize=8, color=INK)
+    figure.supxlabel(f"{counted(len(labels), 'token')}: queries down, keys across", fontsize=8, color=INK)
     return figure
 
 

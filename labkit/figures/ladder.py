@@ -78,4 +78,8 @@ def _kind(stage: StageResult) -> str:
 
 def _title(report: Report) -> str:
     first = report.first_divergence
-    return f"First stage beyond rounding: {first}" if first else f"All {len(report.stages)} stages within rounding"
+    return f"First stage beyond rounding: {first}" if first else f"{_all(len(report.stages))} within rounding"
+
+
+def _all(count: int) -> str:
+    return "The one stage" if count == 1 else f"All {count} stages"

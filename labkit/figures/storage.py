@@ -13,6 +13,7 @@ from labkit.storage import Header, SafetensorsFile
 from labkit.storage.header import PREFIX_NBYTES
 from labkit.storage.widening import float64_values
 from labkit.storage.widening_by_hand import BitFields
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,7 +168,7 @@ def _draw_data(axes: "Axes", header: Header) -> None:
             marker="v",
             s=14,
             color=INK,
-            label=f"{len(unaligned):,} tensors start off their own size",
+            label=f"{counted(len(unaligned), 'tensor')} not at a multiple of {'its' if len(unaligned) == 1 else 'their'} own size",
         )
         axes.legend(loc="upper right", fontsize=8, facecolor=PAPER)
     for label, begin, end in _labels(header, lane):

@@ -21,6 +21,7 @@ from labkit.generation.verbs import checkpoint_folder, find_tokenizer
 from labkit.load import load_gpt2
 from labkit.model import GPT2
 from labkit.outside import shown_value
+from labkit.words import counted
 
 TEXT = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
@@ -220,9 +221,9 @@ def _parting(base: GPT2, model: GPT2, prompt: list[int], ours: list[int], theirs
 
 def _told(parting: Parting | None, tokens: int) -> str:
     if parting is None:
-        return f"greedy text: the same {tokens} tokens"
+        return f"greedy text: the same {counted(tokens, 'token')}"
     verdict = "a coin flip" if parting.coin_flip else "more than rounding of this size explains"
     return (
-        f"greedy text parts after {parting.at} tokens: id {parting.float32_id} in float32, {parting.other_id} here; "
+        f"greedy text parts after {counted(parting.at, 'token')}: id {parting.float32_id} in float32, {parting.other_id} here; "
         f"float32's lead was {parting.lead:.3g}, this dtype moves leads by up to {parting.moved:.2g}: {verdict}"
     )

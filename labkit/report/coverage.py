@@ -16,10 +16,13 @@ def coverage_line(coverage: Coverage) -> str:
     """How many of the known mistakes would have shown, and where some would not, in a sentence without its full stop."""
     some = [f"{', '.join(names)} not in {places}" for places, names in by_places(coverage).items()]
     more = f"; {len(some) - SHOWN} more such" if len(some) > SHOWN else ""
-    parts = [f"{len(coverage.seen)} would have shown at every stage {'rehearsed' if coverage.skipped else 'of theirs'}"]
-    parts += [f"{len(coverage.partly)} at some only ({'; '.join(some[:SHOWN])}{more})"] if some else []
-    parts.append(f"{len(coverage.unseen)} at none")
-    parts += [f"{len(coverage.untried)} not rehearsed"] if coverage.untried else []
+    counts = [
+        (len(coverage.seen), f"would have shown at every stage {'rehearsed' if coverage.skipped else 'of theirs'}"),
+        (len(coverage.partly), f"at some only ({'; '.join(some[:SHOWN])}{more})"),
+        (len(coverage.unseen), "at none" if coverage.seen else "would have shown at none"),
+        (len(coverage.untried), "not rehearsed"),
+    ]
+    parts = [f"{count} {what}" for count, what in counts if count]
     skipped = f"; {skipped_line(coverage)}" if coverage.skipped else ""
     return f"of {counted(len(coverage.effects), 'known mistake')} {', '.join(parts)}{skipped}"
 

@@ -61,8 +61,10 @@ def hexadecimal(data: bytes) -> str:
     return data.hex(" ")
 
 
-def render_encoding(encoding: Encoding) -> Table:
+def render_encoding(encoding: Encoding) -> RenderableType:
     """One row per token: id, what it shows as, its bytes, its name in vocab.json, where it stands, its piece."""
+    if not encoding.tokens:
+        return Text("the text is empty, and so are its tokens")
     title = f"{counted(len(encoding.tokens), 'token')} in {counted(len(encoding.pieces), 'piece')}"
     names = ("id", "text", "bytes", "name", "characters", "bytes at", "piece", "taken as")
     table = columns(names, right=("id",), title=title)

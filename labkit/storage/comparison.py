@@ -14,6 +14,7 @@ from labkit.storage.dtypes import DTYPES
 from labkit.storage.file import CHUNK_NBYTES, WHOLE_NBYTES
 from labkit.storage.snapshot import Snapshot
 from labkit.storage.widening import float64_values, unpack
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,9 +56,11 @@ class SnapshotDiff:
     def __str__(self) -> str:
         differing = sum(tensor.verdict != "same" for tensor in self.tensors)
         total = len(self.tensors)
-        return (
-            f"{differing} of {total} tensors differ" if differing else f"all {total} tensors are the same, bit for bit"
-        )
+        if differing:
+            return f"{differing} of {counted(total, 'tensor')} {'differs' if differing == 1 else 'differ'}"
+        if total == 1:
+            return "the one tensor is the same, bit for bit"
+        return f"all {total} tensors are the same, bit for bit" if total else "neither holds a tensor"
 
 
 def compare_snapshots(

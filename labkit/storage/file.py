@@ -24,6 +24,7 @@ from labkit.storage.memory import memory
 from labkit.storage.places import open_source
 from labkit.storage.sources import ByteSource, LocalFile
 from labkit.storage.widening import Widened, torch_dtype, widen_bytes
+from labkit.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,7 +124,7 @@ class SafetensorsFile(Mapping[str, "Tensor"]):
 
     def __repr__(self) -> str:
         state = "closed" if self._source is None else self.mode
-        return f"SafetensorsFile({self.header.name!r}, {len(self)} tensors, {state})"
+        return f"SafetensorsFile({self.header.name!r}, {counted(len(self), 'tensor')}, {state})"
 
     def names(self, *, order: Order = "offset") -> list[str]:
         """Every tensor's name, in the order of the bytes, of the names, or of the header's text."""

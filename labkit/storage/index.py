@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import FormatError
 from labkit.outside import NotJson, RepeatedKey, parse_json, shown
 from labkit.storage.header import Header
+from labkit.words import counted
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -96,7 +97,7 @@ def index_defects(index: Index, headers: Mapping[str, Header]) -> Iterator[Forma
             "index-total-size",
             "metadata.total_size is not the shards' size",
             where=index.where,
-            expected=f"{total} bytes in {len(headers)} shards",
+            expected=f"{total} bytes in {counted(len(headers), 'shard')}",
             got=f"{index.total_nbytes} bytes",
             fix="index and shards are not of one save; fetch all of them again",
         )

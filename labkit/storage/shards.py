@@ -14,6 +14,7 @@ from labkit.errors import FormatError, MissingFileError
 from labkit.storage.header import Header, read_header
 from labkit.storage.index import INDEX_NAME, SINGLE_NAME, Index, check_framework, check_shards, parse_index
 from labkit.storage.places import Folder, open_folder
+from labkit.words import counted
 
 INDEX_CAP_NBYTES = 100_000_000
 """Longest index that is read, in bytes; as for a header."""
@@ -66,7 +67,7 @@ def choose_index(folder: Folder, *, prefer: Prefer | None = None) -> Index | Non
             "index-and-single",
             f"{SINGLE_NAME} stands beside an index that does not name it",
             where=folder.name,
-            got=f"an index of {len(index.shards)} shards, and a single file",
+            got=f"an index of {counted(len(index.shards), 'shard')}, and a single file",
             fix="transformers would load the single file; remove the stale one, or pass prefer='index' or 'single'",
         )
     return index

@@ -17,6 +17,7 @@ from labkit.storage.header import Entry, Header
 from labkit.storage.index import SINGLE_NAME, check_framework, check_shards
 from labkit.storage.places import is_file, open_folder
 from labkit.storage.shards import Prefer, choose_index, for_each_shard
+from labkit.words import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +82,7 @@ class Snapshot(Mapping[str, "Tensor"]):
         return len(self._holders)
 
     def __repr__(self) -> str:
-        return f"Snapshot({str(self.folder)!r}, {len(self)} tensors in {len(self.files)} files)"
+        return f"Snapshot({str(self.folder)!r}, {counted(len(self), 'tensor')} in {counted(len(self.files), 'file')})"
 
     def file_of(self, name: str) -> SafetensorsFile:
         """The open file that holds the tensor; raises ``UnknownNameError`` with the near names."""

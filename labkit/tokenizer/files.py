@@ -15,6 +15,7 @@ from labkit.errors import FileAccessError, MissingFileError, VocabularyError
 from labkit.outside import NotJson, parse_json, read_regular
 from labkit.tokenizer.tokenizer_json import parse_tokenizer_json
 from labkit.tokenizer.vocabulary import AddedToken, Merges, Vocabulary, build_vocabulary
+from labkit.words import counted
 
 TOKENIZER_JSON = "tokenizer.json"
 PAIRS_OF_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # transformers' names, OpenAI's names
@@ -159,7 +160,7 @@ def compare_with_pair(names: dict[str, int], merges: Merges, vocab: Path, merges
         changed = [name for name in {**names, **other} if names.get(name) != other.get(name)]
         first = changed[0]
         notes.append(
-            f"{vocab.name} and tokenizer.json disagree on {len(changed)} tokens, first {first!r} "
+            f"{vocab.name} and tokenizer.json disagree on {counted(len(changed), 'token')}, first {first!r} "
             f"({other.get(first)} and {names.get(first)}); tokenizer.json was used"
         )
     pairs, _ = parse_merges(read_text(merges_file)[0], str(merges_file))

@@ -14,6 +14,7 @@ from labkit.tokenizer.files import TOKENIZER_JSON, find_pair
 from labkit.tokenizer.save import names_of, pairs_of
 from labkit.tokenizer.tokenizer import Tokenizer
 from labkit.tokenizer.vocabulary import Vocabulary
+from labkit.words import counted
 
 Peer = Literal["tiktoken", "tokenizers"]
 Encode = Callable[[str], list[int]]
@@ -47,7 +48,7 @@ class Parity:
         return 0 if self.difference is None else 1
 
     def __str__(self) -> str:
-        compared = f"{self.peer}: {self.characters} characters, {self.tokens} tokens"
+        compared = f"{self.peer}: {counted(self.characters, 'character')}, {counted(self.tokens, 'token')}"
         if self.difference is None:
             return f"{compared}, same ids"
         d = self.difference

@@ -25,6 +25,7 @@ from labkit.verification.chain import Inputs
 from labkit.verification.precision import unit_roundoff
 from labkit.verification.prompts import check_room, choose_prompts
 from labkit.verification.trace import open_trace
+from labkit.words import counted
 
 THIRDS = ("q", "k", "v")
 """The parts of c_attn's output, in order."""
@@ -354,7 +355,10 @@ class _Bench:
         before = (
             *scores.values(),
             Factor(label="largest", value=largest),
-            Factor(label=f"sum of exp(score - largest) over the {len(seen)} keys that the query sees", value=whole),
+            Factor(
+                label=f"sum of exp(score - largest) over the {counted(len(seen), 'key')} that the query sees",
+                value=whole,
+            ),
         )
         return f"{own.label} / sum", before, [Term(factors=(own, Factor(label="1 / sum", value=1 / whole)))]
 

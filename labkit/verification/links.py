@@ -146,7 +146,10 @@ def _headers(folder: Path) -> Found:
         headers = list(snapshot.headers.values())
         size = sum(header.header_nbytes for header in headers)
         files = f" in {len(headers)} files" if len(headers) > 1 else ""
-        return f"{len(snapshot)} tensors, {size:,} header bytes{files}, every rule of the format kept", snapshot.notes
+        return (
+            f"{counted(len(snapshot), 'tensor')}, {counted(size, 'header byte')}{files}, every rule of the format kept",
+            snapshot.notes,
+        )
 
 
 def _tensors(folder: Path) -> Found:
@@ -173,7 +176,10 @@ def _tokenizer_ids(folder: Path) -> Found | None:
         if tokenizer.decode(tokenizer.encode(text)) != text:
             raise Broken(f"the ids of {text!r} do not decode to it again")
         count += parity.tokens
-    return f"{len(texts):,} texts, every token's own among them, {count:,} ids as by tokenizers, and back", ()
+    return (
+        f"{counted(len(texts), 'text')}, every token's own among them, {counted(count, 'id')} as by tokenizers, and back",
+        (),
+    )
 
 
 def _own_texts(tokenizer: Tokenizer) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.words import counted
+
 CODES = {
     "metadata": "a key of __metadata__ is missing or has a value that cannot be used",
     "inputs": "input_ids, attention_mask or position_ids cannot be used",
@@ -55,9 +57,9 @@ class LintReport:
 
     def headline(self) -> str:
         """The outcome in one line."""
-        held = f"{self.taps} taps" + (f", {self.steps} decode steps" if self.steps else "")
+        held = counted(self.taps, "tap") + (f", {counted(self.steps, 'decode step')}" if self.steps else "")
         count = len(self.defects)
-        outcome = "clean" if not count else "1 defect" if count == 1 else f"{count} defects"
+        outcome = counted(count, "defect") if count else "clean"
         return f"{self.path}: {held} from {self.engine}: {outcome}"
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from labkit.config import GPT2Config
 from labkit.errors import CheckpointError, MissingFileError
 from labkit.outside import parse_json, read_regular
+from labkit.words import counted
 
 ATTENTION = "labkit_taps_"
 """Each tapped forward registers its attention with transformers under this name and a number of its own."""
@@ -79,7 +80,9 @@ def build_reference(
         found |= {} if shared is None else {"wte.weight": shared, head: shared}
     missing = [name for name in wanted if name not in found]
     if missing:
-        raise CheckpointError(f"{len(missing)} tensors are missing, the first: {missing[0]}", where=where)
+        raise CheckpointError(
+            f"{counted(len(missing), 'tensor is', 'tensors are')} missing, the first: {missing[0]}", where=where
+        )
     state = {full: cast(found[name]) for name, full in wanted.items() if name != head}
     state[wanted[head]] = state[wanted["wte.weight"]] if tied else cast(found[head])
     _check_shapes(model, state, where)

@@ -23,6 +23,7 @@ from labkit.storage.file import Mode
 from labkit.verification.chain import Inputs
 from labkit.verification.precision import DTYPES, Precision, dtype_named
 from labkit.verification.trace_names import IDS, INPUT_NAMES, MASK, POSITIONS, ordered_taps, split_step, step_prefix
+from labkit.words import counted
 
 FORMAT = "labkit-trace"
 VERSION = "1"
@@ -237,7 +238,7 @@ class Trace(Mapping[str, Tensor]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        return f"Trace({str(self.path)!r}, {len(self)} tensors from {self.metadata.engine!r})"
+        return f"Trace({str(self.path)!r}, {counted(len(self), 'tensor')} from {self.metadata.engine!r})"
 
     def close(self) -> None:
         """Close the file."""

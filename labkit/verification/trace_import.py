@@ -26,6 +26,7 @@ from labkit.outside import NotJson, parse_json, read_regular, require_regular, s
 from labkit.verification.trace import FORMAT, VERSION, parse_metadata
 from labkit.verification.trace_names import INPUT_NAMES
 from labkit.verification.trace_record import Recorded
+from labkit.words import counted
 
 RAW_DTYPES = {
     name: getattr(torch, name)
@@ -56,7 +57,7 @@ def read_dumps(path: str | Path) -> Recorded:
             raise TraceError(f"the map has no object {key!r}", where=place, got=got)
     metadata = parse_metadata(_metadata(fields["metadata"], place), where=f"{place}, metadata")
     tensors = {name: _tensor(name, entry, place) for name, entry in fields["tensors"].items()}
-    return Recorded(tensors, metadata, (f"gathered from {len(tensors)} dumps by {place.name}",))
+    return Recorded(tensors, metadata, (f"gathered from {counted(len(tensors), 'dump')} by {place.name}",))
 
 
 def _json_object(place: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from labkit.verification.streams import Forward
 from labkit.verification.threads import threads_for
 from labkit.verification.tokens import TokenResult, compare_tokens, greedy_reference
 from labkit.verification.verdict import StageResult, merge_results
+from labkit.words import counted
 
 Progress = Callable[[str], None]
 
@@ -69,7 +70,7 @@ def verify(
         say(f"prompt {number} of {len(chosen)}: every stage")
         rows = torch.tensor([prompt.ids])  # [batch, pos]
         cases.append(standard.judge(engine_forward(candidate, rows), Inputs(rows)))
-    say(f"{tokens} greedy tokens after each prompt")
+    say(f"{counted(tokens, 'greedy token')} after each prompt")
     results = compare_greedy(standard, candidate, chosen, cases, tokens)
     agreements = [case.agreement for case in cases if case.agreement is not None]
     stages = merge_stages(cases)
@@ -135,7 +136,9 @@ def engine_forward(model: GPT2, rows: Tensor) -> Forward:
 def compare_greedy(
     standard: Standard, candidate: GPT2, prompts: Sequence[Prompt], cases: Sequence[Case], count: int
 ) -> tuple[TokenResult, ...]:
-    """Greedy continuations of every prompt by the candidate and by transformers."""
+    """Greedy continuations of every prompt by the candidate and by transformers; none of no tokens."""
+    if count < 1:
+        return ()
     reference = standard.reference()
     results = []
     with threads_for(standard.config):

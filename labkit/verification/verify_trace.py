@@ -22,6 +22,7 @@ from labkit.verification.trace_record import weights_sha256
 from labkit.verification.trace_sequence import TraceSequence, config_differences
 from labkit.verification.trace_sizes import size_fix, size_lines
 from labkit.verification.verify import Progress
+from labkit.words import counted
 
 
 def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress: Progress | None = None) -> Report:
@@ -162,7 +163,7 @@ def _config_notes(trace: Trace, config: GPT2Config) -> tuple[str, ...]:
 def _contents_notes(trace: Trace, sequence: TraceSequence) -> tuple[str, ...]:
     notes = [f"{name}: {what}; read as if it were" for name, what in trace.other_inputs().items()]
     if sequence.step_count:
-        notes.append(f"the prompt and {sequence.step_count} decode steps were judged as one sequence")
+        notes.append(f"the prompt and {counted(sequence.step_count, 'decode step')} were judged as one sequence")
     if sequence.partly:
         notes.append(f"left out, since not every pass recorded them: {', '.join(sequence.partly)}")
     if sequence.unknown:

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from labkit.storage.dtypes import DTYPES
 from labkit.storage.header import Header
+from labkit.words import counted
 
 PAGE = 25
 """Tensors on a page."""
@@ -113,7 +114,7 @@ def header_twin(view: HeaderView) -> str:
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in ("tensor", "dtype", "shape", "bytes", "begin", "end"))
     rows = "".join(_twin_row(tensor) for tensor in view["tensors"])
-    caption = f"{view['count']:,} tensors, page {view['page'] + 1} of {view['pages']}"
+    caption = f"{counted(view['count'], 'tensor')}, page {view['page'] + 1} of {view['pages']}"
     return (
         f"<div><p>{escape(view['file'])}</p><dl>{facts}</dl>"
         f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"

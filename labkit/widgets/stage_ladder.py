@@ -11,6 +11,7 @@ from labkit.verification.report import Report
 from labkit.widgets.base import LabWidget, script
 from labkit.widgets.error_view import error_map
 from labkit.widgets.stage_view import grid_twin, grid_view
+from labkit.words import counted
 
 
 class StageLadder(LabWidget):
@@ -61,4 +62,4 @@ class StageLadder(LabWidget):
         self.error_map = dict(error_map(name, self._actual[name], self._expected[name])) if known else {}
 
     def __repr__(self) -> str:
-        return f"StageLadder({len(self.report.stages)} stages, {self.report.verdict}, at {self.selected})"
+        return f"StageLadder({counted(len(self.report.stages), 'stage')}, {self.report.verdict}, at {self.selected})"

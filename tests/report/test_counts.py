@@ -64,3 +64,69 @@ def test_tables_have_no_frame(arguments: list[str], capsys: Capture) -> None:
     assert run(arguments) in (0, 1)
     out = capsys.readouterr().out
     assert not {*out} & {*"┏┃┡│└─━╭╰"} - ({"│"} if arguments[0] == "merges" else set())  # between a piece's symbols
+
+
+def test_no_tokens_asked_for_make_no_line(capsys: Capture) -> None:
+    """None was compared, so none is said to be equal."""
+    report = labkit.verify(ids=[[5, 6]], tokens=0)
+    assert report.tokens == ()
+    assert run(["verify", "--ids", "5,6", "--tokens", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "0 of 0" not in out
+    assert "not checked" in out
+    assert "greedy" not in out
+    assert run(["generate", "It", "--tokens", "0"]) == 0
+    assert "no token was generated, float32 on cpu" in capsys.readouterr().err
+
+
+def test_coverage_leaves_out_what_is_none() -> None:
+    from labkit.report.coverage import coverage_line
+    from labkit.verification.detective import Coverage
+
+    assert (
+        coverage_line(Coverage({"a": {"wte": 2.0}})) == "of 1 known mistake 1 would have shown at every stage of theirs"
+    )
+    nowhere = Coverage({"a": {"wte": 0.5}, "b": {}, "c": {"wte": float("nan")}})
+    assert coverage_line(nowhere).startswith(
+        "of 3 known mistakes 2 would have shown at none, 1 not rehearsed; not rehearsed"
+    )
+
+
+@pytest.mark.parametrize("steps", ["0", "1"])
+def test_a_trace_of_one_tap(steps: str, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "one.safetensors"
+    assert run(["trace", "-o", str(file), "--ids", "5", "--taps", "logits", "--steps", steps]) == 0
+    assert run(["lint-trace", str(file)]) == 0
+    held = "1 tap" + (", 1 decode step" if steps == "1" else "")
+    assert f"{held} from transformers: clean" in capsys.readouterr().out
+    assert run(["verify", "--trace", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert ("the prompt and 1 decode step were judged" in out) == (steps == "1")
+    assert " 0 would have shown" not in out
+
+
+def test_an_empty_text_has_no_table(capsys: Capture) -> None:
+    assert run(["encode", "", "--show"]) == 0
+    assert capsys.readouterr().out.strip() == "the text is empty, and so are its tokens"
+
+
+def test_one_position_and_one_token(capsys: Capture) -> None:
+    assert run(["invariants", "--ids", "5"]) == 0
+    assert "1 token with 3 positions of padding in front" in capsys.readouterr().out
+    assert run(["dtype-study", "--ids", "5,6", "--tokens", "1", "--dtype", "bfloat16"]) == 0
+    assert "greedy text: the same 1 token\n" in capsys.readouterr().out
+
+
+def test_one_tensor(tmp_path: Path, capsys: Capture) -> None:
+    import torch
+
+    file = tmp_path / "a.safetensors"
+    labkit.save_safetensors({"a": torch.ones(2)}, file)
+    with labkit.open_safetensors(file) as opened:
+        assert "1 tensor," in repr(opened)
+    assert run(["diff", str(file), str(file)]) == 0
+    assert "the one tensor is the same, bit for bit" in capsys.readouterr().out
+    other = tmp_path / "b.safetensors"
+    labkit.save_safetensors({"a": torch.zeros(2)}, other)
+    assert run(["diff", str(file), str(other)]) == 1
+    assert "1 of 1 tensor differs" in capsys.readouterr().out

@@ -87,7 +87,7 @@ def token_zero(taps: Taps, inputs: Inputs, yardstick: Yardstick, precision: Prec
     if not parts:
         return not_applicable("token-0", "no v was shown with a z or attn.out")
     results = (_held(tap, actual, output, budget, what, precision) for tap, actual, output, budget, what in parts)
-    return _first("token-0", results, f"{len(parts)} taps")
+    return _first("token-0", results, counted(len(parts), "tap"))
 
 
 def _held(tap: str, actual: Tensor, output: Tensor, budget: Tensor, what: str, precision: Precision) -> InvariantResult:

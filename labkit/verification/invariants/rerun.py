@@ -11,6 +11,7 @@ from labkit.verification.invariants.engine import Engine, Taps, cut, row_of
 from labkit.verification.invariants.result import InvariantResult, not_applicable
 from labkit.verification.invariants.sameness import Sameness, sameness
 from labkit.verification.invariants.yardstick import Yardstick
+from labkit.words import counted
 
 PADDING = 3
 """Positions of padding put in front of a row."""
@@ -103,7 +104,9 @@ def padding(engine: Engine, ids: Tensor, yardstick: Yardstick) -> InvariantResul
     padded = _without_table(row_of(engine.masked(rows, mask), 1))
     whole, explained = cut(alone, 0, pos), cut(yardstick.budgets(row, alone), 0, pos)
     result = sameness(cut(padded, room, room + pos), whole, explained)
-    return result_of("padding", result, f"{pos} tokens with {room} positions of padding in front: ")
+    return result_of(
+        "padding", result, f"{counted(pos, 'token')} with {counted(room, 'position')} of padding in front: "
+    )
 
 
 def _without_table(taps: Taps) -> dict[str, Tensor]:
