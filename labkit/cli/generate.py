@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from labkit.generation.roofline import Roofline
     from labkit.model import GPT2
 
+FEWEST_MEASURED = 8
+"""Tokens of a run below which its time says nothing of a token's."""
 MOST_LISTED = 10
 """Numbers of blank lines that a note names."""
 
@@ -62,13 +64,16 @@ def generate(
     lookup: Annotated[
         bool, typer.Option(help="Several greedy ids a pass where the text repeats; the same ids.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: by the model's size).")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads (default: by the model's size).")] = None,
     window: Annotated[str, typer.Option(help="At n_positions: refuse or slide.")] = "refuse",
     batch_file: Annotated[Path | None, typer.Option(help="A prompt a line, continued together.")] = None,
     json: Annotated[str | None, typer.Option(help="Write the result as JSON to this file (- for output).")] = None,
     benchmark: Annotated[bool, typer.Option(help="Measure tokens/s beside transformers instead.")] = False,
 ) -> int:
     """Go on with a text: exit 0, or 2 where the input cannot be used."""
+    if benchmark and tokens is not None and tokens < FEWEST_MEASURED:
+        least = f"{FEWEST_MEASURED} or more beside --benchmark"
+        raise ArgumentError("out of range", where="tokens", expected=least, got=tokens)
     given = read_prompts(prompt, batch_file, ids, needed=not benchmark)
     prompts = [each.value for each in given]
     with progress() as say:
@@ -167,7 +172,7 @@ def bench_generate(
         Path | None, typer.Argument(help="Checkpoint folder (default: the embedded one and a random GPT-2 small).")
     ] = None,
     *,
-    tokens: Annotated[int, typer.Option(min=8, help="Tokens a run at most.")] = 48,
+    tokens: Annotated[int, typer.Option(min=FEWEST_MEASURED, help="Tokens a run at most.")] = 48,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; the fastest of each side counts.")] = 8,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
     clock: Annotated[
@@ -257,7 +262,7 @@ def _listed(words: "Sequence[str]") -> str:
 
 def _unmeasured(options: "Mapping[str, Any]") -> list[str]:
     """What to say of options that the benchmark does not heed: it decodes greedily in every dtype, in ways of its own."""
-    given = [name for name, value in options.items() if value]
+    given = [name for name, value in options.items() if value is not None and value is not False and value != []]
     idle = [name if " " in name else OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in given]
     told = "the benchmark decodes greedily, with the cache and without, with look-up and in every dtype"
     return [f"without effect beside --benchmark: {', '.join(idle)}, because {told}"] if idle else []

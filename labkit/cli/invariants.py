@@ -67,7 +67,7 @@ def invariants(
             say("running it again and again")
             results = check_model(tested, reference=model, ids=[each.ids for each in chosen])
     if json is not None:
-        write_json(invariants_json(engine, results), json)
+        write_json(invariants_json(engine, results, planted=plant or ()), json)
     if json != "-":
-        show(render_invariants(engine, results))
+        show(render_invariants(engine, results, planted=plant or ()))
     return return_code(results)

@@ -205,6 +205,28 @@ def test_benchmark_measures_the_prompt_it_is_given(
     assert asked["prompt"] is None
     told = "without effect beside --benchmark: --temperature, --no-cache, --dtype, --threads, because the benchmark"
     assert told in capsys.readouterr().err
+    zeros = ["--temperature", "0", "--seed", "0", "--min-tokens", "0", "--top-k", "0"]
+    assert run(["generate", "--model", str(random_folder), "--benchmark", *zeros]) == 0
+    told = "without effect beside --benchmark: --min-tokens, --temperature, --top-k, --seed, because the benchmark"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tokens", ["0", "1", "7"])
+def test_benchmark_of_too_few_tokens_is_refused(
+    tokens: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labkit.bench.generate.bench_generate", lambda *_, **__: pytest.fail("was run"))
+    assert run(["generate", "--benchmark", "--tokens", tokens]) == 2
+    told = f"labkit: --tokens: out of range (expected 8 or more beside --benchmark, got {tokens})"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("threads", ["0", "-3", "100000"])
+def test_threads_out_of_range_are_told_with_both_bounds(threads: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "a", "--threads", threads]) == 2
+    err = capsys.readouterr().err
+    assert "labkit: --threads: out of range (expected 1 to " in err
+    assert f"4 a core, got {threads})" in err
 
 
 def test_bench_generate(random_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

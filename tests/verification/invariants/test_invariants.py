@@ -1,5 +1,6 @@
 """Invariants: clean engines keep all, each planted fault breaks those it must, for models, callables and traces."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -268,9 +269,35 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert run(["invariants", "--ids", "5,6,7,8"]) == 0
     assert "8 of 8 invariants hold" in capsys.readouterr().out
     assert run(["invariants", "--ids", "5,6,7,8", "--plant", "no-mask:1"]) == 1
-    assert "broken: causality, prefix, cache" in capsys.readouterr().out
+    assert "no-mask:1, planted on purpose, breaks causality, prefix, cache" in capsys.readouterr().out
     _trace(tmp_path, ALIKE, plant=["transpose-c_proj"]).close()
     assert run(["invariants", "--trace", str(tmp_path / "t.safetensors"), "--json", "-"]) == 1
     assert '"headline": "broken: token-0' in capsys.readouterr().out
     assert run(["invariants", "--prompt", "a", "--ids", "1"]) == 2
     assert "both given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("faults", "code", "told"),
+    [
+        (
+            ["no-mask"],
+            1,
+            "no-mask, planted on purpose, breaks causality, prefix, cache",
+        ),
+        (["relu:1"], 0, "relu:1, planted on purpose, breaks none of them: 8 of 8 invariants hold"),
+        (["relu", "no-mask:1"], 1, "relu and no-mask:1, planted on purpose, break causality"),
+        ([], 0, "8 of 8 invariants hold"),
+    ],
+)
+def test_a_planted_fault_is_told_with_what_it_breaks(
+    faults: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A violation is what was wanted, and a fault that breaks nothing is no praise of the model."""
+    options = [word for fault in faults for word in ("--plant", fault)]
+    assert run(["invariants", "--ids", "5,6,7", *options]) == code
+    assert capsys.readouterr().out.splitlines()[-1].startswith(told)
+    assert run(["invariants", "--ids", "5,6,7", *options, "--json", "-"]) == code
+    written = json.loads(capsys.readouterr().out)
+    assert (written["planted"], written["return_code"]) == (faults, code)
+    assert written["headline"].startswith(told)
