@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from labkit.cli.main import run
 from labkit.verification.lint import lint_trace
 from labkit.verification.trace import open_trace
 from labkit.verification.trace_record import Recorded, record_trace
@@ -143,3 +144,40 @@ def test_the_rust_writer_refuses(gatherer: Path, checkpoint: Path, tmp_path: Pat
         done = subprocess.run(command, input=line, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert told in done.stderr
+
+
+def test_the_readme_is_what_happens(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its commands, in a copy of the folder, with the ids and the outputs that it gives."""
+    readme = (root / WRITERS / "README.md").read_text()
+    for name in (WRITERS.name, "tiny"):
+        shutil.copytree(root / WRITERS.parent / name, tmp_path / name)
+    folder, tiny = tmp_path / WRITERS.name, tmp_path / "tiny"
+    commands = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    cc, engine, verify, rustc, writer = commands
+    if shutil.which("cc") is None or shutil.which("rustc") is None:
+        pytest.skip("no C or Rust compiler (cc, rustc) on this machine")
+
+    def shell(command: str) -> str:
+        return subprocess.run(
+            command, shell=True, cwd=folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    shell(cc)
+    told = shell(engine)
+    assert f"`{told}`" in readme
+    assert verify == "labkit verify ../tiny --trace out.safetensors"
+    assert run(["verify", str(tiny), "--trace", str(folder / "out.safetensors")]) == 0
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert f"`{verdict.partition(' (')[0]}`" in readme
+    assert run(["encode", "-t", str(tiny), "It is a truth"]) == 0
+    ids = capsys.readouterr().out.split()
+    assert engine.endswith(" ".join(ids))
+    torch.tensor([[int(each) for each in ids]]).numpy().tofile(folder / "ids.bin")
+    with open_trace(folder / "out.safetensors") as trace:
+        trace["h.0.ln_1"].contiguous().numpy().tofile(folder / "ln1.bin")
+    lines = ("input_ids I64 1,4 ids.bin", "h.0.ln_1 F32 1,4,192 ln1.bin")
+    assert all(f"`{line}`" in readme for line in lines)
+    (folder / "LIST").write_text("\n".join(lines))
+    shell(rustc)
+    assert f"`{shell(writer)}`" in readme
+    assert verify_trace(folder / "out.safetensors", tiny).verdict == "same"
