@@ -184,7 +184,7 @@ def _rename(step: int | None, name: str, config: GPT2Config) -> str:
     block = split_block(made or name)[0]
     if block and int(block.split(".")[1]) >= config.n_layer:
         return f"the config has n_layer = {config.n_layer}: blocks 0 to {config.n_layer - 1}"
-    if made is not None:
+    if made is not None and made in ordered_taps(config):
         return f"that module's output is recorded as {prefix + made}"
     near = difflib.get_close_matches(name, (*INPUT_NAMES, *ordered_taps(config)), n=3, cutoff=0.6)
     return f"did you mean {', '.join(prefix + each for each in near)}?" if near else "leave it out"

@@ -28,6 +28,11 @@ from labkit.words import listed
 MOST_NUMEL = 1 << 23
 """Elements of a tap up to which it is tried (64 MiB in float64); a larger one goes with the others."""
 READINGS = (
+    "mask-unstated",
+    "other-ids",
+    "other-positions",
+    "other-weights",
+    "recorded-elsewhere",
     "positions-unstated",
     "positions-ignore-padding",
     "weight_dtype",
@@ -71,6 +76,7 @@ class Words:
     empty: str
     fill: str
     back: str
+    elsewhere: str
 
 
 OF_A_TRACE = Words(
@@ -82,6 +88,7 @@ OF_A_TRACE = Words(
     empty="never written?",
     fill="copy the buffer out after the stage is computed",
     back="before recording",
+    elsewhere="record {tap} where its stage has been computed, before anything more is done to it",
 )
 OF_AN_ENGINE = Words(
     declared="it was judged as an engine of {key} {value}",
@@ -92,6 +99,7 @@ OF_AN_ENGINE = Words(
     empty="is that its module?",
     fill="name the module that gives it in the name map",
     back="in the rule's layout",
+    elsewhere="look at which module the name map has for {tap}, and at its side",
 )
 
 
@@ -121,7 +129,7 @@ def read_again(case: Case, scene: Scene, stated: Stated) -> Case:
     findings = list(case.findings)
     wrong = [stage.name for stage in case.stages if stage.cause == "local"]
     with torch.inference_mode():
-        for readings in (_positions, _dtypes, *[_recordings] * len(wrong)):
+        for readings in (_positions, _rows, _dtypes, _other_weights, *[_recordings] * len(wrong)):
             for reading in readings(scene, stated, wrong):
                 explained = _explained(reading, scene, wrong)
                 told = [each for each in findings if _belongs(each, wrong, explained)]
@@ -225,6 +233,8 @@ def _finding(reading: Reading, first: Finding, explained: Sequence[str]) -> Find
 def _positions(scene: Scene, stated: Stated, _wrong: Sequence[str]) -> Iterator[Reading]:
     """Positions that count padding where they should not, or the other way round."""
     inputs = scene.inputs
+    if inputs.attention_mask is None:
+        yield from _unstated_mask(scene, stated)
     if not left_padding(inputs):
         return
     counts = positions_of_tokens(inputs)  # [batch, pos]
@@ -243,6 +253,85 @@ def _positions(scene: Scene, stated: Stated, _wrong: Sequence[str]) -> Iterator[
             text="positions count padding on the left, against the position_ids that the trace states",
             next_step=f"take row p of wpe for a token with p tokens before it, padding left out; or {over}",
             scene=_with_positions(scene, plain),
+        )
+
+
+def _unstated_mask(scene: Scene, stated: Stated) -> Iterator[Reading]:
+    """Padding that the positions, or the pattern, show and no mask states."""
+    inputs, pattern = scene.inputs, scene.candidate.get("h.0.attn.pattern")
+    pos = inputs.ids.shape[1]
+    if stated.positions:
+        starts = (inputs.positions.expand_as(inputs.ids) == 0).long()  # [batch, pos]
+        first = pos - 1 - starts.flip(-1).argmax(dim=-1)  # [batch]: the last position that is 0
+    elif pattern is not None and pattern.dim() == 4 and pattern.shape[-1] == pos:
+        first = (
+            (pattern[:, :, -1] != 0).any(dim=1).long().argmax(dim=-1)
+        )  # [batch]: the first key that the last query sees
+    else:
+        return
+    mask = (torch.arange(pos) >= first[:, None]).long()  # [batch, pos]
+    if bool(mask.all()):
+        return
+    padded = replace(inputs, attention_mask=mask)
+    rows = listed((str(row) for row in left_padding(padded)), most=_SHOWN)
+    counts = positions_of_tokens(padded)
+    for positions in (inputs.position_ids,) if stated.positions else (counts, inputs.position_ids):
+        also = ", and position_ids, since positions count the tokens only" if positions is counts else ""
+        given = replace(padded, position_ids=positions)
+        yield Reading(
+            name="mask-unstated",
+            text=f"the values are those of padding before the tokens of row {rows}, and the trace states no attention_mask",
+            next_step=f"write attention_mask [batch, pos], 0 where padding{also}",
+            scene=replace(scene, inputs=given, stages=build_chain(scene.config, scene.weights, given)),
+        )
+
+
+def _rows(scene: Scene, stated: Stated, wrong: Sequence[str]) -> Iterator[Reading]:
+    """Rows of a table that are those of other ids, or other positions, than stated."""
+    for tap, name, what in (("wte", "other-ids", "ids"), ("wpe", "other-positions", "positions")):
+        asked = scene.inputs.ids if tap == "wte" else scene.inputs.positions  # [batch, pos] or [pos]
+        found = _found_rows(scene, tap, asked) if tap in wrong else None
+        if found is None:
+            continue
+        at = next((index for index in (found != asked).nonzero().tolist()), None)
+        if at is None:
+            continue
+        given = replace(scene.inputs, ids=found) if tap == "wte" else replace(scene.inputs, position_ids=found)
+        place = tuple(at)
+        yield Reading(
+            name=name,
+            text=f"{tap} holds the rows of other {what} than stated: at {at} that of {int(found[place])}, not {int(asked[place])}",
+            next_step=f"write the {what} that your engine ran, or look at how it comes by them",
+            scene=replace(scene, stages={**scene.stages, tap: build_chain(scene.config, scene.weights, given)[tap]}),
+        )
+
+
+def _found_rows(scene: Scene, tap: str, asked: Tensor) -> Tensor | None:
+    """The rows of the table that a tap holds, exactly and each; where padding is, those asked for."""
+    value, table = scene.candidate[tap].double(), scene.weights[f"{tap}.weight"]
+    if value.shape[:-1] != asked.shape or value.shape[-1] != table.shape[1]:
+        return None
+    flat, rows, real = value.flatten(0, -2), asked.flatten().clone(), scene.inputs.real.flatten()
+    for place in range(len(flat)):
+        if asked.dim() == 2 and not bool(real[place]):
+            continue
+        same = (table == flat[place]).all(dim=-1).nonzero()
+        if not len(same):
+            return None
+        rows[place] = rows[place] if bool((same == rows[place]).any()) else same[0, 0]
+    return rows.view(asked.shape)
+
+
+def _other_weights(scene: Scene, stated: Stated, wrong: Sequence[str]) -> Iterator[Reading]:
+    """Every stage that reads weights is wrong, and every other is right."""
+    reading = [tap for tap in scene.candidate if scene.stages[tap].tensors]
+    if len(reading) > 2 and [*wrong] == reading:
+        yield Reading(
+            name="other-weights",
+            text="every stage that reads weights differs, and every other is right: the weights are not this checkpoint's",
+            next_step="give the checkpoint that the engine loaded, or look at how it loads them (and in which layout)",
+            scene=scene,
+            about=tuple(reading),
         )
 
 
@@ -352,6 +441,19 @@ def _recordings(scene: Scene, stated: Stated, wrong: Sequence[str]) -> Iterator[
                 about=(tap,),
             )
         yield from _layouts(scene, stated, tap)
+    for tap in wrong:
+        consumers = [
+            name for name in wrong if tap in recorded_inputs(scene.stages[name], scene.stages, set(scene.candidate))
+        ]
+        if consumers:
+            yield Reading(
+                name="recorded-elsewhere",
+                text=f"{listed(consumers, most=2)} {'was' if len(consumers) == 1 else 'were'} not computed from what {tap} holds: "
+                "is it of another place?",
+                next_step=stated.words.elsewhere.format(tap=tap),
+                scene=_without(scene, [tap]),
+                about=(tap,),
+            )
 
 
 def _repeated(passes: Sequence[Tensor]) -> Iterator[tuple[int, int]]:

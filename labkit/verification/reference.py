@@ -178,6 +178,9 @@ def capture(
     """
     taps: dict[str, Tensor] = {}
     keep = taps.__setitem__ if record is None else record
+    if attention_mask is None and position_ids is not None and cache is None:
+        # Positions that begin again would otherwise be taken for several texts in one row, which do not see each other.
+        attention_mask = torch.ones_like(ids)
     with torch.inference_mode(), _tapped(model, keep, key_order, batch_positions=position_ids is not None):
         output = model(
             input_ids=ids,

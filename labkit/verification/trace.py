@@ -193,6 +193,7 @@ class Trace(Mapping[str, Tensor]):
                 where=f"{self.path}, {prefix + IDS}",
                 expected="[batch, pos], each at least 1",
                 got=list(ids.shape),
+                fix="write a batch of one, [1, pos], and every tap with its batch axis" if ids.dim() == 1 else None,
             )
         size = self.config.vocab_size
         if int(ids.min()) < 0 or int(ids.max()) >= size:

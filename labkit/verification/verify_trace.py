@@ -50,9 +50,9 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
         notes = _config_notes(trace, config)
         sequence = TraceSequence(trace)
         if not len(sequence):
-            raise TraceError(
-                "the trace holds no tap that every pass recorded", where=path, fix="record at least logits"
-            )
+            named = f" ({', '.join(sequence.unknown[:3])} are no taps: labkit lint-trace says what to call them)"
+            fix = f"record at least logits{named if sequence.unknown else ''}"
+            raise TraceError("the trace holds no tap that every pass recorded", where=path, fix=fix)
         say("loading it in transformers, in float64")
         standard = Standard(place, config, trace.metadata.precision)
         say("every recorded stage")

@@ -218,9 +218,10 @@ def test_two_slips_of_a_recorder_beside_a_mistake(checkpoint: Path, save: Callab
 
 def test_an_unknown_mistake_stays_unknown(checkpoint: Path, single: Recorded, save: Callable[..., Path]) -> None:
     """Noise of one part in a hundred is no reading of anything."""
-    value = single.tensors["h.1.mlp.out"]
-    noise = 0.01 * torch.randn(value.shape, generator=torch.Generator().manual_seed(2))
-    report = verify_trace(save({**single.tensors, "h.1.mlp.out": value + noise}, single.metadata), checkpoint)
+    model = load_gpt2(checkpoint)
+    noise = 0.01 * torch.randn(2, 6, 20, generator=torch.Generator().manual_seed(2))
+    taps = model.run(IDS, taps="all", replace={"h.1.mlp.out": lambda value: value + noise}).taps
+    report = verify_trace(save({"input_ids": torch.tensor(IDS), **taps}, single.metadata), checkpoint)
     assert [finding.kind for finding in report.findings if finding.where == "h.1.mlp.out"] == ["unknown"]
     assert not {finding.cause for finding in report.findings} & {*READINGS}
 
@@ -236,3 +237,65 @@ def test_no_reading_is_taken_for_another_engines_faults(tmp_path: Path, save: Ca
         report = verify_trace(save(recorded.tensors, recorded.metadata), folder)
         assert report.verdict == "differs"
         assert not {finding.cause for finding in report.findings} & {*READINGS}, fault
+
+
+def test_padding_without_its_mask(checkpoint: Path, save: Callable[..., Path]) -> None:
+    """With positions that show it, and without; transformers takes no row of such positions for several texts."""
+    recorded = record_trace(checkpoint, engine="labkit", ids=PADDED)
+    for left_out, more in ((["attention_mask"], ""), (["attention_mask", "position_ids"], ", and position_ids")):
+        tensors = {name: tensor for name, tensor in recorded.tensors.items() if name not in left_out}
+        report = verify_trace(save(tensors, recorded.metadata), checkpoint)
+        assert report.verdict == "differs", report.headline()
+        (finding,) = report.findings
+        assert finding.cause == "mask-unstated"
+        assert "padding before the tokens of row 1" in finding.text
+        assert finding.next_step.startswith(f"write attention_mask [batch, pos], 0 where padding{more}")
+
+
+def test_rows_of_other_ids_and_positions(checkpoint: Path, single: Recorded, save: Callable[..., Path]) -> None:
+    ids = single.tensors["input_ids"].roll(1, dims=1)
+    report = verify_trace(save({**single.tensors, "input_ids": ids}, single.metadata), checkpoint)
+    assert causes(report) == [("wte", "other-ids")]
+    assert "at [0, 0] that of 5, not 7" in report.findings[0].text
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0], [0, 1, 2, 3, 4, 5]])
+    taps = load_gpt2(checkpoint).run(IDS, taps="all", position_ids=positions).taps
+    report = verify_trace(save({"input_ids": torch.tensor(IDS), **taps}, single.metadata), checkpoint)
+    assert causes(report) == [("wpe", "other-positions")]
+    assert "at [0, 5] that of 0, not 5" in report.findings[0].text
+
+
+def test_another_checkpoint_of_the_same_sizes(checkpoint: Path, tmp_path: Path, save: Callable[..., Path]) -> None:
+    write(tmp_path / "sibling", seed=99, n_head=5, n_embd=20)
+    other = record_trace(tmp_path / "sibling", engine="labkit", ids=IDS)
+    report = verify_trace(save(other.tensors, other.metadata), checkpoint)
+    assert causes(report) == [("wte", "other-weights")]
+    assert "also wrong" not in report.headline()
+
+
+def test_a_tap_that_was_recorded_at_another_place(
+    checkpoint: Path, single: Recorded, save: Callable[..., Path]
+) -> None:
+    """Scores before they are scaled, and the stream under the name of its norm: what follows used neither."""
+    scores = single.tensors["h.1.attn.scores"] * 2
+    report = verify_trace(save({**single.tensors, "h.1.attn.scores": scores}, single.metadata), checkpoint)
+    assert causes(report) == [("h.1.attn.scores", "recorded-elsewhere")]
+    assert "h.1.attn.pattern was not computed from what h.1.attn.scores holds" in report.findings[0].text
+    moved = single.tensors["h.2.mlp.post"] + 1
+    report = verify_trace(save({**single.tensors, "h.2.mlp.post": moved}, single.metadata), checkpoint)
+    assert causes(report) == [("h.2.mlp.post", "recorded-elsewhere")]
+
+
+def test_what_is_no_tap_is_told_where_nothing_else_is_there(
+    checkpoint: Path, single: Recorded, save: Callable[..., Path]
+) -> None:
+    from labkit.errors import TraceError
+
+    tensors = {"input_ids": single.tensors["input_ids"], "transformer.wte": single.tensors["wte"]}
+    with pytest.raises(TraceError, match=r"transformer\.wte are no taps: labkit lint-trace says what to call them"):
+        verify_trace(save(tensors, single.metadata), checkpoint)
+    tensors = {**single.tensors, "h.00.ln_2": single.tensors["h.0.ln_2"]}
+    (defect,) = [each for each in lint_trace(save(tensors, single.metadata)).defects if each.code == "extra"]
+    assert defect.fix is not None
+    assert defect.fix.startswith("did you mean h.0.ln_2")
+    with pytest.raises(TraceError, match=r"write a batch of one, \[1, pos\], and every tap with its batch axis"):
+        verify_trace(save({**single.tensors, "input_ids": torch.tensor(IDS[0])}, single.metadata), checkpoint)
