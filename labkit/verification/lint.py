@@ -21,7 +21,7 @@ from labkit.verification.lint_layout import layout_defects
 from labkit.verification.lint_weights import other_weights, unheld_weights
 from labkit.verification.readings import unstated_positions
 from labkit.verification.trace import STORE, Trace, TraceMetadata, metadata_problems, parse_metadata
-from labkit.verification.trace_layout import advise
+from labkit.verification.trace_layout import shape_advice
 from labkit.verification.trace_names import (
     INPUT_NAMES,
     allowed_shapes,
@@ -218,7 +218,7 @@ def _shape_defects(trace: Trace, passes: tuple[Pass, ...]) -> Iterator[Defect]:
                     code="shape",
                     tensor=name,
                     what=f"the shape is {list(got)}, not {' or '.join(str(list(shape)) for shape in allowed)}",
-                    fix=advise(tap, got, allowed) or "no transpose or reshape gives it; record the whole tap",
+                    fix=shape_advice(tap, got, allowed),
                 )
 
 

@@ -95,3 +95,15 @@ def advise(tap: str, got: Sequence[int], allowed: Sequence[Sequence[int]]) -> st
             named = [*(["batch"] if len(target) > len(axes) else []), *axes]
             return f"{layout.describe(got)}, to [{', '.join(named)}]"
     return None
+
+
+def shape_advice(tap: str, got: Sequence[int], allowed: Sequence[Sequence[int]]) -> str:
+    """What to do about a tap of shape ``got``, in words.
+
+    >>> shape_advice("logits", [1, 97], [[1, 8, 97]])
+    'record the logits of every position, not of the last alone'
+    """
+    batch, last = allowed[0][0], allowed[0][-1]
+    if tap == "logits" and tuple(got) in ((batch, last), (batch, 1, last)):
+        return "record the logits of every position, not of the last alone"
+    return advise(tap, got, allowed) or "no transpose or reshape gives it; record the whole tap"

@@ -18,7 +18,7 @@ from labkit.model.taps import tap_names
 from labkit.storage import Entry
 from labkit.verification.chain import Inputs
 from labkit.verification.trace import Trace
-from labkit.verification.trace_layout import advise
+from labkit.verification.trace_layout import shape_advice
 from labkit.verification.trace_names import (
     INPUT_NAMES,
     Sizes,
@@ -293,7 +293,7 @@ def shape_error(
         where=f"{trace.path}, {name}",
         expected=" or ".join(str(list(shape)) for shape in allowed),
         got=list(got),
-        fix=advise(tap, got, allowed) or "no transpose or reshape gives it; record the whole tap",
+        fix=shape_advice(tap, got, allowed),
     )
 
 

@@ -144,3 +144,12 @@ def test_an_id_beyond_what_i64_holds_is_told_as_it_is(checkpoint: Path, save: Sa
     path = save({**recorded.tensors, "input_ids": ids}, recorded.metadata)
     with pytest.raises(TraceError, match=r"a number that I64 does not hold \(got 18446744073709551615\)"):
         verify_trace(path, checkpoint)
+
+
+@pytest.mark.parametrize("part", [slice(-1, None), -1])
+def test_logits_of_the_last_position_alone(checkpoint: Path, single: Recorded, save: Save, part: slice | int) -> None:
+    path = save({**single.tensors, "logits": single.tensors["logits"][:, part].contiguous()}, single.metadata)
+    told = "record the logits of every position, not of the last alone"
+    with pytest.raises(TraceError, match=told):
+        verify_trace(path, checkpoint)
+    assert [each.fix for each in lint_trace(path).defects] == [told]
