@@ -270,8 +270,9 @@ def _unstated_mask(scene: Scene, stated: Stated) -> Iterator[Reading]:
     else:
         return
     mask = (torch.arange(pos) >= first[:, None]).long()  # [batch, pos]
-    if bool(mask.all()):
-        return
+    whole = mask.all(dim=-1)  # [batch]
+    if bool(whole.all()) or not bool(whole.any()):
+        return  # no padding, or in every row, as no batch has it: an engine that leaves out the first keys
     padded = replace(inputs, attention_mask=mask)
     rows = listed((str(row) for row in left_padding(padded)), most=_SHOWN)
     counts = positions_of_tokens(padded)
