@@ -222,7 +222,7 @@ def _outcome(report: Report) -> Markup:
         lines.append(element("p", f"Logits {agreement_line(report.agreement)}."))
     for number, result in enumerate(report.tokens, 1):
         lines.append(element("p", f"After prompt {number}: {token_line(result)}."))
-        if result.verdict != "same":
+        if result.parted_at is not None:
             pair = f"this engine {list(result.actual)}\ntransformers {list(result.expected)}"
             lines.append(element("pre", pair))
     return _section("Logits and tokens", *lines) if lines else Markup("")

@@ -98,6 +98,8 @@ def _budgets(used: float) -> str:
 
 def _tokens(number: int, result: TokenResult) -> Case:
     name = f"prompt {number}"
+    if result.verdict == "not run":
+        return Case(name=name, outcome="error", message=f"greedy tokens were not run: {result.reason}")
     if result.verdict != "differs":
         return Case(name=name)
     texts = f"engine: {list(result.actual)}\ntransformers: {list(result.expected)}"

@@ -149,6 +149,8 @@ def token_line(result: TokenResult) -> str:
     count = len(result.expected)
     if result.verdict == "same":
         return f"{count} of {counted(count, 'greedy token')} equal ({len(set(result.actual))} distinct)"
+    if result.verdict == "not run":
+        return f"greedy tokens were not run: {result.reason}"
     return (
         f"greedy tokens part at {result.parted_at} of {count}: {result.verdict} "
         f"(margin {result.margin:.2e}, rounding explains {result.explained:.2e})"

@@ -37,7 +37,7 @@ def agree(actual: Tensor, expected: Tensor) -> Agreement:
     k = min(5, a.shape[-1])
     top_a, top_e = a.topk(k).indices, e.topk(k).indices  # [rows, k]
     return Agreement(
-        pearson=round(float(a_flat @ e_flat / size), 12) if float(size) > 0 else 1.0,
+        pearson=1.0 if float(size) == 0 else round(float(a_flat @ e_flat / size), 12),
         top_1=float((top_a[:, 0] == top_e[:, 0]).double().mean()),
         top_5=float((top_a[:, :, None] == top_e[:, None, :]).any(dim=-1).double().mean()),
         kl_mean=float(kl.mean()),

@@ -287,8 +287,14 @@ def _greedy_results(
         room = min(count, standard.config.n_positions - len(prompt))
         actual: list[int] = []
         for _ in range(room):
-            logits = run(torch.tensor([[*prompt, *actual]]))["logits"]  # [batch, pos, vocab]
-            actual.append(int(logits[0, -1].argmax()))
+            last = run(torch.tensor([[*prompt, *actual]]))["logits"][0, -1]  # [vocab]
+            if not bool(torch.isfinite(last).all()):
+                break
+            actual.append(int(last.argmax()))
+        if len(actual) < room:
+            position = len(prompt) + len(actual) - 1
+            results.append(TokenResult.not_run(f"the logits of position {position} are not finite"))
+            continue
         expected = greedy_reference(reference, prompt, room)
         results.append(compare_tokens(actual, expected, prompt, standard.truth_model, rounding))
     return tuple(results)

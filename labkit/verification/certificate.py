@@ -101,7 +101,7 @@ def certify(report: Report, folder: Path) -> dict[str, Any]:
         "trace_sha256": report.trace_sha256,
         "dtype": report.dtype,
         "device": report.device,
-        "greedy_tokens": len(report.tokens[0].actual) if report.tokens else 0,
+        "greedy_tokens": max((len(result.actual) for result in report.tokens), default=0),
         "prompts": [{"text": prompt.text, "ids": list(prompt.ids)} for prompt in report.prompts],
         "checkpoint": {"name": folder.name, "sha256": hash_files(folder)},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},

@@ -88,6 +88,12 @@ def unrecorded(stage: Stage, stages: Mapping[str, Stage], present: Container[str
     return tuple(name for name in stages if name in wanted)
 
 
+def recorded_inputs(stage: Stage, stages: Mapping[str, Stage], present: Container[str]) -> tuple[str, ...]:
+    """The nearest recorded ancestors of a stage."""
+    between = (*(stages[name] for name in unrecorded(stage, stages, present)), stage)
+    return tuple(dict.fromkeys(name for each in between for name in each.inputs if name in present))
+
+
 def _layer_norm(config: GPT2Config, weights: Mapping[str, Tensor], name: str) -> LayerNorm:
     return LayerNorm(weights[f"{name}.weight"], weights[f"{name}.bias"], config.layer_norm_epsilon)
 

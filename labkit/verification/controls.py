@@ -26,6 +26,8 @@ class Controls:
     """The most of the budget that transformers takes when summed in an order that set no budget."""
     clean_accused: tuple[str, ...]
     """Stages of that clean run that were called different; there must be none."""
+    clean_not_finite_at: str | None
+    """The first stage at which that clean run itself holds a NaN or an infinity."""
     planted: int
     """Small faults planted, one at every stage."""
     planted_missed: tuple[str, ...]
@@ -44,6 +46,11 @@ class Controls:
             )
         if self.clean_accused:
             reasons.append(f"a clean run in another summation order was accused at {', '.join(self.clean_accused)}")
+        if self.clean_not_finite_at is not None:
+            reasons.append(
+                f"transformers' own run in the same dtypes is not finite from {self.clean_not_finite_at} on, "
+                "so that no engine can be judged there"
+            )
         if self.planted_missed:
             reasons.append(f"a small planted fault was missed at {', '.join(self.planted_missed)}")
         return tuple(reasons)
@@ -56,12 +63,16 @@ class ControlWalk:
         self._floor = floor
         self._clean_used = 0.0
         self._accused: list[str] = []
+        self._not_finite: list[str] = []
         self._missed: list[str] = []
         self._planted = 0
 
     def check(self, clean: Weighed) -> StageResult:
         """``clean``: transformers in an order that set no budget; it must pass, and fail once a fault is planted."""
         result = clean.verdict()
+        if result.cause == "non-finite":
+            self._not_finite.append(result.name)
+            return result
         self._clean_used = max(self._clean_used, result.used, result.local_used)
         if result.verdict == "differs":
             self._accused.append(result.name)
@@ -81,6 +92,7 @@ class ControlWalk:
             reference_strays_at=strays if share > 1 else None,
             clean_used=self._clean_used,
             clean_accused=tuple(dict.fromkeys(self._accused)),
+            clean_not_finite_at=next(iter(self._not_finite), None),
             planted=self._planted,
             planted_missed=tuple(dict.fromkeys(self._missed)),
         )
@@ -110,6 +122,7 @@ def merge_controls(parts: Sequence[Controls]) -> Controls:
         reference_strays_at=strays.reference_strays_at,
         clean_used=max(part.clean_used for part in parts),
         clean_accused=tuple(dict.fromkeys(name for part in parts for name in part.clean_accused)),
+        clean_not_finite_at=next((part.clean_not_finite_at for part in parts if part.clean_not_finite_at), None),
         planted=sum(part.planted for part in parts),
         planted_missed=tuple(dict.fromkeys(name for part in parts for name in part.planted_missed)),
     )

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labkit.verification.chain import Stage, build_chain
+from labkit.verification.chain import Stage, build_chain, recorded_inputs
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
 from labkit.verification.pieces import View
 from labkit.verification.precision import unit_roundoff
@@ -99,6 +99,7 @@ class Detective:
         self._covers = coverage == "measure"
         self._effects: dict[tuple[str, str], float] = {}
         self._skipped: set[str] = set()
+        self._not_finite: set[str] = set()
 
     def look(
         self, results: Mapping[str, StageResult], clean: Mapping[str, StageResult], views: Sequence[View] = ()
@@ -109,6 +110,7 @@ class Detective:
         """
         bad = next((result for result in results.values() if result.cause in ("shape", "non-finite")), None)
         misshapen = {tap for tap, result in results.items() if result.cause == "shape"}
+        self._not_finite.update(tap for tap, result in results.items() if result.cause == "non-finite")
         finding = self._replay_site(results, clean, views) if bad is None else self._defect(bad)
         self.findings += [] if finding is None else [finding]
         if misshapen:  # nothing can be run on it: what comes after is looked at as if it were not there
@@ -168,7 +170,7 @@ class Detective:
             shapes = {tap for finding in self.findings for tap in finding.span if finding.kind != "non-finite"}
             if not shapes & set(stage.inputs):
                 return misshapen(self.scene, result.name, self._shape(result.name))
-        elif all(_finite(candidate[name]) for name in stage.inputs if name in candidate):
+        elif self._not_finite.isdisjoint(recorded_inputs(stage, self.scene.stages, candidate)):
             return non_finite(self.scene, result.name, result.worst)
         return None
 
@@ -224,11 +226,6 @@ class _Without(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _finite(value: Tensor) -> bool:
-    seen = value[~torch.isinf(value)] if value.dim() == 4 else value  # masked scores may be minus infinity
-    return bool(torch.isfinite(seen).all())
 
 
 def last_of_site(tap: str, present: set[str]) -> bool:

@@ -217,6 +217,8 @@ def _logits(report: Report) -> Link:
 
 
 def _tokens(report: Report) -> Link:
+    if report.unrun is not None:
+        return Link(name="tokens", verdict="not checked", detail=f"not run: {report.unrun}")
     if not any(result.expected for result in report.tokens):
         return Link(name="tokens", verdict="not checked", detail="none were generated")
     parted = [number for number, result in enumerate(report.tokens, 1) if result.verdict == "differs"]

@@ -358,8 +358,18 @@ def misshapen(scene: Scene, where: str, expected: tuple[int, ...]) -> Finding:
 
 
 def non_finite(scene: Scene, where: str, at: tuple[int, ...]) -> Finding:
-    """The finding for a tap that holds a NaN or an infinity where its inputs hold none."""
-    value = float(scene.candidate[where][at])
+    """The finding for a tap that holds a NaN or an infinity where its inputs hold none; an overflow is called one."""
+    recorded, stages = scene.candidate[where], scene.stages
+    true = expect_locally(stages[where], stages, scene.candidate, scene.precision).output.expand(recorded.shape)[at]
+    text = f"it holds {float(recorded[at])} at {list(at)}"
+    narrow = _overflown(float(true), scene.precision.compute, recorded.dtype)
+    if narrow is None:
+        text += ", and its inputs are finite"
+        following = "look for an overflow, a division by zero or an uninitialised buffer there"
+    else:
+        name, largest = str(narrow).removeprefix("torch."), torch.finfo(narrow).max
+        text += f", an overflow: it should be {float(true):.3g}, and {name} ends at {largest:.6g}"
+        following = f"{'compute' if narrow == scene.precision.compute else 'store'} in a dtype with a wider range there"
     return Finding(
         where=where,
         span=(where,),
@@ -367,14 +377,19 @@ def non_finite(scene: Scene, where: str, at: tuple[int, ...]) -> Finding:
         cause=None,
         home=None,
         candidates=(),
-        text=f"it holds {value} at {list(at)}, and its inputs are finite",
+        text=text,
         error_right=math.inf,
         error_replayed=None,
         share_right=math.inf,
         share_replayed=None,
-        tensors=scene.stages[where].tensors,
-        next_step="look for an overflow, a division by zero or an uninitialised buffer there",
+        tensors=stages[where].tensors,
+        next_step=following,
     )
+
+
+def _overflown(value: float, *dtypes: torch.dtype) -> torch.dtype | None:
+    """The first of the dtypes that does not reach as far as the value."""
+    return next((dtype for dtype in dtypes if math.isfinite(value) and abs(value) > torch.finfo(dtype).max), None)
 
 
 def merge_findings(parts: Sequence[Sequence[Finding]], order: Sequence[str]) -> tuple[Finding, ...]:

@@ -64,12 +64,17 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """same, differs, or cannot tell where a control failed."""
+        """same, differs, or cannot tell where a control failed or greedy tokens could not be run."""
         if self.controls.failures:
             return "cannot tell"
         if self.first_divergence is not None or any(result.verdict == "differs" for result in self.tokens):
             return "differs"
-        return "same"
+        return "cannot tell" if self.unrun else "same"
+
+    @property
+    def unrun(self) -> str | None:
+        """Why the greedy tokens of a prompt could not be run; None where they were."""
+        return next((result.reason for result in self.tokens if result.verdict == "not run"), None)
 
     @property
     def return_code(self) -> int:
@@ -79,7 +84,8 @@ class Report:
     def headline(self) -> str:
         """The verdict in one sentence."""
         if self.verdict == "cannot tell":
-            return "cannot tell: " + "; ".join(self.controls.failures)
+            unrun = () if self.unrun is None else (f"greedy tokens were not run: {self.unrun}",)
+            return "cannot tell: " + "; ".join(self.controls.failures or unrun)
         if self.first_divergence is not None:
             stage = next(each for each in self.stages if each.name == self.first_divergence)
             told = {name for each in self.findings if each.where == stage.name for name in each.span}

@@ -17,7 +17,7 @@ from torch import Tensor
 from labkit.config import GPT2Config
 from labkit.verification.agreement import Agreement, agree, merge_agreement
 from labkit.verification.budget import Expected, compared
-from labkit.verification.chain import Inputs, Stage, build_chain
+from labkit.verification.chain import Inputs, Stage, build_chain, recorded_inputs
 from labkit.verification.controls import AsRecorded, Controls, ControlWalk
 from labkit.verification.detective import Coverage, Detective, last_of_site
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, ask_to_record, site_taps
@@ -27,15 +27,29 @@ from labkit.verification.pieces import Piece, pieces_of, views_of
 from labkit.verification.precision import Precision
 from labkit.verification.reference import KeyOrder, capture, load_reference, parameters_of
 from labkit.verification.replay import Finding
-from labkit.verification.streams import Forward, Window, last_use, recorded_inputs, streamed, until_block_ends
+from labkit.verification.streams import Forward, Window, last_use, streamed, until_block_ends
 from labkit.verification.threads import threads_for
-from labkit.verification.verdict import Floor, StageResult, Truth, merge_results, pooled, true_stage, true_values, weigh
+from labkit.verification.verdict import (
+    Floor,
+    StageResult,
+    Truth,
+    merge_results,
+    pooled,
+    share_of,
+    true_stage,
+    true_values,
+    weigh,
+)
 
 FLOOR_ORDER = 1
 CONTROL_ORDER = 2
 """Seeds of the summation orders: one measures the floor beside the plain order, the other is kept for the control."""
 LARGE_NUMEL = 1 << 23
 """Elements of the largest tap (64 MiB in float64) above which forwards do not run ahead of the walk."""
+
+
+Look = Callable[[str, Piece, Expected, Sequence[Tensor]], None]
+"""Shown a stage's tap, a piece of it, the truth there, and the values of other runs."""
 
 
 @dataclass(frozen=True)
@@ -164,25 +178,45 @@ class Standard:
         """Every tap of transformers in the dtype under test, summed in the order of ``seed``."""
         return recorded(self._reference_run(inputs, seed))
 
+    def effect(self, wrong: Forward, right: Forward, inputs: Inputs) -> dict[str, float]:
+        """The most that two runs of an engine differ by at each stage, in the budget of the element concerned."""
+        stages, shares = build_chain(self.config, self.weights, inputs), dict[str, float]()
+
+        def look(tap: str, piece: Piece, expected: Expected, values: Sequence[Tensor]) -> None:
+            moved = (values[0].double() - values[1].double()).abs()
+            share = share_of(moved, floor[tap].budget(expected), compared(tap, piece.inputs))
+            shares[tap] = max(shares.get(tap, 0.0), float(share.max()))
+
+        with torch.inference_mode(), threads_for(self.config):
+            floor = self._measure_floor(stages, inputs)
+            self._walk_truth(stages, inputs, (wrong, right), look)
+        return shares
+
     def _measure_floor(self, stages: Mapping[str, Stage], inputs: Inputs) -> dict[str, Floor]:
-        truth, done, floor = Truth(), last_use(stages, set(stages)), dict[str, Floor]()
-        large = self._large(inputs)
+        parts: dict[str, list[Floor]] = {tap: [] for tap in stages}
+
+        def look(tap: str, piece: Piece, expected: Expected, values: Sequence[Tensor]) -> None:
+            parts[tap].append(Floor.measure(tap, expected, values, piece.inputs))
+
         runs = (self._reference_run(inputs, None), self._reference_run(inputs, FLOOR_ORDER))
+        self._walk_truth(stages, inputs, runs, look)
+        return pooled({tap: Floor.merged(each) for tap, each in parts.items()})
+
+    def _walk_truth(self, stages: Mapping[str, Stage], inputs: Inputs, runs: Sequence[Forward], look: Look) -> None:
+        """Show ``look`` every stage, piece by piece: its tap, the piece, the truth and the values of the runs."""
+        truth, done, large = Truth(), last_use(stages, set(stages)), self._large(inputs)
         with streamed(stages, self._truth_run(inputs), *runs, ahead=not large) as (truth_taps, *windows):
             for tap, stage in stages.items():
-                parts, budgets = [], []
+                budgets = []
                 for piece in self._pieces(stage, stages, set(stages), inputs):
                     expected = self._true_stage(stage, truth_taps, truth, piece)
                     budgets += [] if tap in done[tap] else [expected.budget]
-                    values = [piece.taps(window)[tap] for window in windows]
-                    parts.append(Floor.measure(tap, expected, values, piece.inputs))
+                    look(tap, piece, expected, [piece.taps(window)[tap] for window in windows])
                     if large:
                         give_back()
-                floor[tap] = Floor.merged(parts)
                 if budgets:
                     truth.keep(tap, budgets)
                 _forget(done[tap], truth, truth_taps, *windows)
-        return pooled(floor)
 
     def _large(self, inputs: Inputs) -> bool:
         """Whether one tap takes so much memory that the forwards had better wait for each other."""

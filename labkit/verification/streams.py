@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from torch import Tensor
 
-from labkit.verification.chain import Stage, unrecorded
+from labkit.verification.chain import Stage, recorded_inputs
 
 Forward = Callable[[Callable[[str, Tensor], None]], object]
 """Runs a forward pass, calling its argument with each tap's name and value in order of computation."""
@@ -142,9 +142,3 @@ def until_block_ends(done: Mapping[str, set[str]]) -> dict[str, set[str]]:
         if tap.endswith("resid_post") or tap == "logits":
             kept[tap], waiting = waiting, set()
     return kept
-
-
-def recorded_inputs(stage: Stage, stages: Mapping[str, Stage], present: set[str]) -> tuple[str, ...]:
-    """The nearest recorded ancestors of a stage."""
-    between = (*(stages[name] for name in unrecorded(stage, stages, present)), stage)
-    return tuple(dict.fromkeys(name for each in between for name in each.inputs if name in present))

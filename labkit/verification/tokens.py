@@ -2,7 +2,7 @@
 
 Where two engines pick different tokens, the margin between the truth's top two logits is held against the error that
 rounding explains at that position. A margin above it is *certified*: no rounding explains the choice. A margin
-within it is a *coin flip*: both choices are right.
+within it is a *coin flip*: both choices are right. A candidate whose logits are not finite has no text: it is *not run*.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,19 @@ class TokenResult:
 
     actual: tuple[int, ...]
     expected: tuple[int, ...]
-    verdict: Literal["same", "coin flip", "differs"]
+    verdict: Literal["same", "coin flip", "differs", "not run"]
     parted_at: int | None = None
     margin: float | None = None
     """Top logit minus the candidate's choice in the truth, at the position where the two part."""
     explained: float | None = None
     """The largest logit difference that rounding explains there."""
+    reason: str | None = None
+    """Why the candidate could not be run: where its numbers are not finite."""
+
+    @classmethod
+    def not_run(cls, reason: str) -> "TokenResult":
+        """No token can be chosen from logits that are not finite."""
+        return cls(actual=(), expected=(), verdict="not run", reason=reason)
 
 
 def greedy_reference(model: Any, ids: Sequence[int], count: int) -> tuple[int, ...]:

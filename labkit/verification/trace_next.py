@@ -7,8 +7,7 @@ included) or in the others; the best tap leaves as near as possible half of them
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from labkit.verification.chain import Stage, unrecorded
-from labkit.verification.streams import recorded_inputs
+from labkit.verification.chain import Stage, recorded_inputs, unrecorded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,12 @@
 """folder -> Report: labkit and transformers on the same prompts, stage by stage, logits and greedy tokens."""
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from labkit.errors import NonFiniteError
 from labkit.generation import greedy
 from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2, tap_names
@@ -76,7 +76,8 @@ def verify(
     stages = merge_stages(cases)
     if planted and all(stage.verdict == "same" for stage in stages):
         say("no planted fault was seen: measuring the effect")
-        notes += tuple(_unseen(text, *_effect(text, path, chosen, stages)) for text in planted)
+        right = load_gpt2(path, dtype=number_type, device=device)
+        notes += tuple(_unseen(text, right, standard, chosen) for text in planted)
     return Report(
         checkpoint=path.name,
         engine="labkit",
@@ -95,25 +96,18 @@ def verify(
     )
 
 
-def _effect(planted: str, folder: Path, prompts: Sequence[Prompt], stages: Sequence[StageResult]) -> tuple[float, str]:
-    """The most that a fault moves any stage in float64, in that stage's budgets, and where."""
-    right = load_gpt2(folder, dtype=torch.float64)
-    wrong = plant_all(right, planted)
-    largest = (0.0, "")
+def _unseen(plant: str, right: GPT2, standard: Standard, prompts: Sequence[Prompt]) -> str:
+    """What a fault that was not seen does: the most that it moves any element, in that element's budget, and where."""
+    wrong, largest = plant_all(right, (plant,)), (0.0, "")
     for prompt in prompts:
-        before, after = (model.run([list(prompt.ids)], taps="all").taps for model in (right, wrong))
-        for stage in stages:
-            moved = float((after[stage.name] - before[stage.name]).abs().nan_to_num(nan=0.0).max())
-            if moved > 0:
-                largest = max(largest, (moved / stage.budget if stage.budget > 0 else math.inf, stage.name))
-    return largest
-
-
-def _unseen(plant: str, effect: float, where: str) -> str:
-    if not where:
+        rows = torch.tensor([prompt.ids])  # [batch, pos]
+        moved = standard.effect(engine_forward(wrong, rows), engine_forward(right, rows), Inputs(rows))
+        largest = max(largest, *((share, tap) for tap, share in moved.items()))
+    effect, where = largest
+    if effect == 0:
         return f"the planted {plant} was not seen: on these prompts it changes nothing at all"
-    below = f"the planted {plant} was not seen: it lies below rounding"
-    return f"{below}, and moves no stage by more than {effect:.2g} of its budget ({where})" if effect <= 1 else below
+    size = f"and moves no value by more than {effect:.2g} of its budget ({where})"
+    return f"the planted {plant} was not seen: it lies below rounding, {size}"
 
 
 def engine_forward(model: GPT2, rows: Tensor) -> Forward:
@@ -143,7 +137,11 @@ def compare_greedy(
     results = []
     with threads_for(standard.config):
         for prompt, case in zip(prompts, cases, strict=True):
-            actual = greedy(candidate, list(prompt.ids), count)
+            try:
+                actual = greedy(candidate, list(prompt.ids), count)
+            except NonFiniteError as error:
+                results.append(TokenResult.not_run(str(error)))
+                continue
             expected = greedy_reference(reference, prompt.ids, count)
             results.append(compare_tokens(actual, expected, prompt.ids, standard.truth_model, case.explained))
     return tuple(results)

@@ -89,3 +89,9 @@ def test_the_command_writes_it_beside_the_rest(folder: Path, tmp_path: Path) -> 
     assert int(ElementTree.parse(target).getroot().attrib["failures"]) > 0
     assert run([*line[:-1], str(folder / "config.json")]) == 2
     assert run([*line[:-1], "-"]) == 2
+
+
+def test_tokens_that_were_not_run_are_an_error_with_the_reason(wrong: Report) -> None:
+    report = replace(wrong, tokens=(TokenResult.not_run("the logits of position 4 are not finite"),))
+    errors = cases(ElementTree.fromstring(verification_junit(report, LINKS)), "tokens", "error")
+    assert errors["prompt 1"].attrib["message"] == "greedy tokens were not run: the logits of position 4 are not finite"

@@ -167,6 +167,20 @@ def test_a_wrong_shape_and_a_nan_are_findings_of_their_own(folder: Path, standar
     assert "[0, 3, 7]" in finding.text
 
 
+@pytest.mark.parametrize("axis", range(4))
+def test_a_tap_of_a_wrong_shape_is_told_once_and_nothing_is_run_on_it(
+    axis: int, folder: Path, standard: Standard
+) -> None:
+    """Also where a hypothesis about another stage would read it."""
+    ids = IDS[:, :5]
+    taps = dict(load_gpt2(folder).run(ids, taps="all").taps)
+    for tap, value in taps.items():
+        if axis < value.dim() and not tap.startswith(("h.0.", "h.2.")):
+            short = value.narrow(axis, 0, value.shape[axis] - 1) if axis else torch.cat([value, value])
+            findings = standard.judge({**taps, tap: short}, Inputs(ids)).findings
+            assert [each.where for each in findings] == [tap], f"{tap}, axis {axis}"
+
+
 def test_missing_taps_widen_the_span_of_a_finding(folder: Path, standard: Standard) -> None:
     taps = FAULTS["erf-gelu"].plant(load_gpt2(folder), 1).run(IDS, taps=["h.*.resid_post", "logits"]).taps
     (finding,) = standard.judge(taps, Inputs(IDS)).findings

@@ -117,7 +117,8 @@ def test_unusable_ids_are_named(clean: Recorded, save: Callable[..., Path], ids:
         ("h.0.ln_1", torch.zeros(2, 6, 20, dtype=torch.long), "must be floating-point"),
         ("h.0.ln_1", torch.zeros(6, 2, 20), "transpose axes 0 and 1, to .batch, pos, n_embd."),
         ("h.0.attn.q", torch.zeros(2, 6, 20), r"reshape it to .2, 6, 5, 4., then permute its axes by .0, 2, 1, 3."),
-        ("logits", torch.zeros(2, 97), "no transpose or reshape gives it"),
+        ("logits", torch.zeros(2, 97), "record the logits of every position"),
+        ("logits", torch.zeros(2, 6, 96), "no transpose or reshape gives it"),
     ],
 )
 def test_unusable_tensors_are_named(

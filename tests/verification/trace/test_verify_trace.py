@@ -49,6 +49,41 @@ def test_float32_arithmetic_stored_narrower_passes(
     assert report.dtype == "float32"
 
 
+@pytest.mark.parametrize("std", [0.001, 1e-5, 1.0])
+@pytest.mark.parametrize(
+    ("computed", "stored"),
+    [("bfloat16", torch.float16), ("float16", torch.bfloat16), ("float64", torch.float16)],
+    ids=str,
+)
+def test_what_the_stored_dtype_flushes_is_no_fault(
+    std: float, computed: str, stored: torch.dtype, tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    """float16 has more digits than bfloat16 and a shorter range: small values lose theirs in a trace of it."""
+    random_checkpoint.write(tmp_path / "checkpoint", std=std)
+    recorded = record_trace(tmp_path / "checkpoint", engine="labkit", ids=[list(range(20, 40))], dtype=computed)
+    tensors = {n: t.to(stored) if t.is_floating_point() else t for n, t in recorded.tensors.items()}
+    report = verify_trace(save(tensors, recorded.metadata), tmp_path / "checkpoint")
+    assert report.verdict == "same", str(report)
+
+
+@pytest.mark.parametrize(("computed", "advice"), [("bfloat16", "store"), ("float16", "compute")])
+def test_an_overflow_is_told_by_name_with_what_to_widen(
+    computed: str, advice: str, tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    model = random_checkpoint.build(n_embd=64, n_head=1, n_layer=2, std=1.0)
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_proj.weight.mul_(900)
+    model.save_pretrained(tmp_path / "checkpoint")
+    recorded = record_trace(tmp_path / "checkpoint", engine="labkit", ids=[list(range(20, 40))], dtype=computed)
+    tensors = {n: t.half() if t.is_floating_point() else t for n, t in recorded.tensors.items()}
+    report = verify_trace(save(tensors, recorded.metadata), tmp_path / "checkpoint")
+    assert report.verdict == "cannot tell"
+    assert "is not finite from h.0.mlp.out on" in report.headline()
+    (finding,) = report.findings
+    assert "an overflow: it should be" in finding.text
+    assert finding.next_step == f"{advice} in a dtype with a wider range there"
+
+
 def test_storing_in_float16_is_no_softmax_in_float16(tmp_path: Path, save: Callable[..., Path]) -> None:
     """Rounding the recorded pattern is what that mistake would do: it is not taken for it."""
     fields = random_checkpoint.random_fields(3)
