@@ -59,7 +59,7 @@ def invariants(
             model = load_gpt2(place, dtype=dtype_named(dtype), device=device)
             chosen, notes = choose_prompts(place, model.config, prompt, rows)
             tell(notes)
-            check_room(chosen, model.config, 0)
+            check_room(chosen, model.config)
             tested, engine = model, "labkit"
             if plant:
                 check_faults(plant)

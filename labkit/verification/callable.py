@@ -27,7 +27,7 @@ from labkit.verification.hypotheses import Scene
 from labkit.verification.invariants.engine import check_logits
 from labkit.verification.name_map import NAME_MAPS, NameMap, Placed, Rules, place_rules
 from labkit.verification.precision import Precision, dtype_named
-from labkit.verification.prompts import check_room, choose_prompts
+from labkit.verification.prompts import check_room, choose_prompts, room_for
 from labkit.verification.readings import OF_AN_ENGINE, Stated, read_again
 from labkit.verification.replay import Finding, merge_findings
 from labkit.verification.report import Report
@@ -69,8 +69,9 @@ def verify_callable(
     path = folder_of(folder)
     say("loading the checkpoint")
     config = read_checkpoint(path).config
-    chosen, notes = choose_prompts(path, config, prompts, ids)
-    check_room(chosen, config, tokens)
+    chosen, notes = choose_prompts(path, config, prompts, ids, tokens=tokens)
+    check_room(chosen, config)
+    counts, short = room_for(chosen, config, tokens)
     placed, call = _prepared(fn_or_module, name_map, config)
     run = _runner(fn_or_module, placed, call, config)
     say("running the first prompt")
@@ -84,7 +85,7 @@ def verify_callable(
         shown += [_asked(run, rows, fn_or_module, f"prompt {number}")] if number > 1 else []
         cases.append(_judged(standard, path, _in_order(shown[-1], tuple(tap_names(config))), Inputs(rows)))
     again = partial(_asked, run, engine=fn_or_module, what="the greedy tokens")
-    results = _greedy_results(again, standard, [list(p.ids) for p in chosen], [c.explained for c in cases], tokens)
+    results = _greedy_results(again, standard, [list(p.ids) for p in chosen], [c.explained for c in cases], counts)
     agreements = [case.agreement for case in cases if case.agreement is not None]
     return Report(
         checkpoint=path.name,
@@ -99,7 +100,7 @@ def verify_callable(
         findings=merge_findings([case.findings for case in cases], tap_names(config)),
         precision=standard.precision,
         coverage=Coverage.merged([case.coverage for case in cases]),
-        notes=(*notes, *_notes(fn_or_module, placed, shown[0])),
+        notes=(*notes, *short, *_notes(fn_or_module, placed, shown[0])),
     )
 
 
@@ -277,14 +278,13 @@ def _notes(engine: object, placed: Sequence[Placed], taps: Mapping[str, Tensor])
 
 
 def _greedy_results(
-    run: Run, standard: Standard, prompts: Sequence[list[int]], explained: Sequence[float], count: int
+    run: Run, standard: Standard, prompts: Sequence[list[int]], explained: Sequence[float], counts: Sequence[int]
 ) -> tuple[TokenResult, ...]:
     """Greedy continuations by running the engine anew for each token, beside transformers' own."""
-    if count < 1:
+    if not any(counts):
         return ()
     reference, results = standard.reference(), []
-    for prompt, rounding in zip(prompts, explained, strict=True):
-        room = min(count, standard.config.n_positions - len(prompt))
+    for prompt, rounding, room in zip(prompts, explained, counts, strict=True):
         actual: list[int] = []
         for _ in range(room):
             last = run(torch.tensor([[*prompt, *actual]]))["logits"][0, -1]  # [vocab]

@@ -126,7 +126,7 @@ def explain(
             return _Bench(model, opened, opened.inputs(), opened.metadata.engine, unit).explain(name, index)
     model = load_gpt2(path)
     chosen, _ = choose_prompts(path, model.config, None if prompt is None else [prompt], ids)
-    check_room(chosen[:1], model.config, 0)
+    check_room(chosen[:1], model.config)
     rows = torch.tensor([chosen[0].ids])  # [batch, pos]
     taps = model.run(rows, taps=[*tap_names(model.config), *extra_tap_names(model.config)]).taps
     return _Bench(model, taps, Inputs(rows), "labkit", unit_roundoff(torch.float32)).explain(name, index)

@@ -163,7 +163,7 @@ def kill_matrix(
     chosen, _ = choose_prompts(path, model.config, PROMPTS if prompts is None and ids is None else prompts, ids)
     if prompts is None and ids is None:
         chosen = tuple(replace(prompt, ids=prompt.ids[-model.config.n_positions :]) for prompt in chosen)
-    check_room(chosen, model.config, 0)
+    check_room(chosen, model.config)
     inputs = left_padded([prompt.ids for prompt in chosen])
     say("transformers in float64")
     rehearsal = Rehearsal.prepare(Standard(path, model.config, Precision()), inputs)

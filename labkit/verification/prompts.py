@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -14,6 +14,7 @@ from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, MissingFileError, OutOfRangeError
 from labkit.outside import shown, shown_number, shown_value
 from labkit.tokenizer import Tokenizer
+from labkit.words import counted
 
 PROMPTS = (
     "It was a bright cold morning, and the whole family had come down to the door to see the carriage go.",
@@ -35,34 +36,55 @@ class Prompt:
 
 
 def choose_prompts(
-    folder: Path, config: GPT2Config, prompts: Sequence[str] | None, ids: Sequence[Sequence[int]] | None
+    folder: Path,
+    config: GPT2Config,
+    prompts: Sequence[str] | None,
+    ids: Sequence[Sequence[int]] | None,
+    *,
+    tokens: int = 0,
 ) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
     """The prompts to run and notes on how they were chosen; texts need the folder's tokenizer.
 
+    Where neither is given, prompts that every model takes: they are cut to its context, with room for ``tokens`` more in
+    half of it at most, and to its vocabulary.
     Raises ``ArgumentError`` where both are given or one is empty, ``ArgumentTypeError`` for what are no texts or no rows
     of whole numbers, ``OutOfRangeError`` for an id beyond the vocabulary.
     """
     if prompts is not None and ids is not None:
         raise ArgumentError("prompts and ids were both given", fix="give one of them")
+    require_count(tokens, "tokens", "greedy tokens")
     if ids is not None:
         return _usable(tuple(Prompt(text=None, ids=row) for row in _rows(ids)), config), ()
     if prompts is not None:
         prompts = _texts(prompts)
     tokenizer = _tokenizer(folder, config)
-    if tokenizer is None:
-        if prompts is not None:
-            raise MissingFileError(
-                "no tokenizer files, so a text cannot be encoded", where=folder, fix="give --ids instead"
-            )
-        generator = torch.Generator().manual_seed(0)
-        count = min(24, config.n_positions)
-        row = torch.randint(config.vocab_size, (count,), generator=generator).tolist()
-        return (Prompt(text=None, ids=tuple(row)),), ("no tokenizer files: ids drawn at random (seed 0) were used",)
-    texts = PROMPTS if prompts is None else prompts
-    chosen = tuple(Prompt(text=text, ids=tuple(tokenizer.encode(text))) for text in texts)
-    if prompts is None:
-        chosen = tuple(replace(prompt, ids=prompt.ids[: config.n_positions]) for prompt in chosen)
-    return _usable(chosen, config), ()
+    if tokenizer is not None and prompts is not None:
+        return _usable(tuple(Prompt(text=text, ids=tuple(tokenizer.encode(text))) for text in prompts), config), ()
+    if prompts is not None:
+        raise MissingFileError(
+            "no tokenizer files, so a text cannot be encoded", where=folder, fix="give --ids instead"
+        )
+    return _default_prompts(tokenizer, config, tokens)
+
+
+def _default_prompts(
+    tokenizer: Tokenizer | None, config: GPT2Config, tokens: int
+) -> tuple[tuple[Prompt, ...], tuple[str, ...]]:
+    """``PROMPTS``, cut to the model's context; ids drawn at random where the model cannot take the texts' ids."""
+    limit = max(config.n_positions + 1 - tokens, (config.n_positions + 1) // 2)
+    encoded = [] if tokenizer is None else [tuple(tokenizer.encode(text)) for text in PROMPTS]
+    if encoded and max(map(max, encoded)) < config.vocab_size:
+        notes = tuple(
+            f"prompt {number} was cut to its first {limit} of {len(ids)} tokens (n_positions = {config.n_positions})"
+            for number, ids in enumerate(encoded, 1)
+            if len(ids) > limit
+        )
+        texts = zip(PROMPTS, encoded, strict=True)
+        return tuple(Prompt(text=text if len(ids) <= limit else None, ids=ids[:limit]) for text, ids in texts), notes
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(config.vocab_size, (min(24, limit),), generator=generator).tolist()
+    why = f"the tokenizer's ids go beyond vocab_size = {config.vocab_size}" if encoded else "no tokenizer files"
+    return (Prompt(text=None, ids=tuple(row)),), (f"{why}: ids drawn at random (seed 0) were used",)
 
 
 def _texts(prompts: object) -> tuple[str, ...]:
@@ -135,9 +157,8 @@ def require_count(value: object, where: str, what: str) -> None:
         raise ArgumentError(f"the number of {what} is negative", got=value)
 
 
-def check_room(prompts: tuple[Prompt, ...], config: GPT2Config, tokens: int) -> None:
-    """Raise where a prompt is longer than the model's context, or ``tokens`` is no number of tokens."""
-    require_count(tokens, "tokens", "greedy tokens")
+def check_room(prompts: tuple[Prompt, ...], config: GPT2Config) -> None:
+    """Raise where a prompt is longer than the model's context."""
     for number, prompt in enumerate(prompts, 1):
         if len(prompt.ids) > config.n_positions:
             raise ArgumentError(
@@ -146,3 +167,15 @@ def check_room(prompts: tuple[Prompt, ...], config: GPT2Config, tokens: int) -> 
                 got=f"{len(prompt.ids)} tokens",
                 fix="shorten it",
             )
+
+
+def room_for(prompts: Sequence[Prompt], config: GPT2Config, tokens: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """How many of ``tokens`` new ones fit after each prompt, and notes where not all do; the last is never read again."""
+    counts = tuple(min(tokens, config.n_positions + 1 - len(prompt.ids)) for prompt in prompts)
+    notes = tuple(
+        f"prompt {number} leaves room for {counted(count, 'greedy token')} instead of {tokens} "
+        f"(n_positions = {config.n_positions})"
+        for number, count in enumerate(counts, 1)
+        if count < tokens
+    )
+    return counts, notes

@@ -78,7 +78,7 @@ def record_trace(
     model = load_gpt2(path, dtype=compute, device=device if engine == "labkit" else "cpu")
     wanted = match_taps(taps, model.config)
     chosen, notes = choose_prompts(path, model.config, prompts, ids)
-    check_room(chosen, model.config, 0)
+    check_room(chosen, model.config)
     inputs = left_padded([prompt.ids for prompt in chosen])
     _check_steps(inputs, steps, model.config)
     model = plant_all(model, plant)

@@ -16,7 +16,7 @@ from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
 from labkit.verification.faults import plant_all, plantings
 from labkit.verification.precision import Precision, dtype_named, sums_in_float32
-from labkit.verification.prompts import Prompt, check_room, choose_prompts
+from labkit.verification.prompts import Prompt, check_room, choose_prompts, room_for
 from labkit.verification.replay import merge_findings
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
@@ -43,8 +43,8 @@ def verify(
     """Run ``folder`` (default: the embedded checkpoint) through labkit and transformers and compare every stage.
 
     ``prompts`` are texts, ``ids`` token ids instead of texts; ``plant`` names a fault (``NAME`` or ``NAME:BLOCK``) to
-    plant in labkit's side, or several; ``tokens`` greedy tokens are compared after each prompt; ``progress`` is told
-    each step.
+    plant in labkit's side, or several; ``tokens`` greedy tokens are compared after each prompt, or as many as the
+    model's context has room for; ``progress`` is told each step.
     Raises a ``LabkitError`` where the folder, a prompt or an option cannot be used.
 
     >>> import labkit
@@ -61,8 +61,10 @@ def verify(
     candidate = load_gpt2(path, dtype=number_type, device=device)
     planted = plantings(plant)
     candidate = plant_all(candidate, planted)
-    chosen, notes = choose_prompts(path, candidate.config, prompts, ids)
-    check_room(chosen, candidate.config, tokens)
+    chosen, notes = choose_prompts(path, candidate.config, prompts, ids, tokens=tokens)
+    check_room(chosen, candidate.config)
+    counts, short = room_for(chosen, candidate.config, tokens)
+    notes += short
     say("loading it in transformers, in float64")
     standard = Standard(path, candidate.config, Precision.of(number_type))
     cases = []
@@ -71,7 +73,7 @@ def verify(
         rows = torch.tensor([prompt.ids])  # [batch, pos]
         cases.append(standard.judge(engine_forward(candidate, rows), Inputs(rows)))
     say(f"{counted(tokens, 'greedy token')} after each prompt")
-    results = compare_greedy(standard, candidate, chosen, cases, tokens)
+    results = compare_greedy(standard, candidate, chosen, cases, counts)
     agreements = [case.agreement for case in cases if case.agreement is not None]
     stages = merge_stages(cases)
     if planted and all(stage.verdict == "same" for stage in stages):
@@ -128,15 +130,15 @@ def engine_forward(model: GPT2, rows: Tensor) -> Forward:
 
 
 def compare_greedy(
-    standard: Standard, candidate: GPT2, prompts: Sequence[Prompt], cases: Sequence[Case], count: int
+    standard: Standard, candidate: GPT2, prompts: Sequence[Prompt], cases: Sequence[Case], counts: Sequence[int]
 ) -> tuple[TokenResult, ...]:
-    """Greedy continuations of every prompt by the candidate and by transformers; none of no tokens."""
-    if count < 1:
+    """Greedy continuations of every prompt by the candidate and by transformers, of ``counts`` tokens; none of no tokens."""
+    if not any(counts):
         return ()
     reference = standard.reference()
     results = []
     with threads_for(standard.config):
-        for prompt, case in zip(prompts, cases, strict=True):
+        for prompt, case, count in zip(prompts, cases, counts, strict=True):
             try:
                 actual = greedy(candidate, list(prompt.ids), count)
             except NonFiniteError as error:

@@ -288,3 +288,23 @@ def test_no_cause_speaks_of_a_trace() -> None:
     from labkit.verification.hypotheses import HYPOTHESES
 
     assert [each.name for each in HYPOTHESES if "trace" in each.cause or "record" in each.cause] == []
+
+
+def test_greedy_tokens_of_an_engine_that_breaks_down_are_not_run() -> None:
+    model = labkit.load_gpt2()
+
+    def engine(ids: Tensor) -> Tensor:
+        logits = model(ids)  # [batch, pos, vocab]
+        return logits if ids.shape[1] < 5 else torch.full_like(logits, torch.nan)
+
+    report = labkit.verify_callable(engine, ids=[[5, 6, 7]], tokens=4)
+    assert [(each.verdict, each.reason) for each in report.tokens] == [
+        ("not run", "the logits of position 4 are not finite")
+    ]
+    assert (report.verdict, report.first_divergence) == ("cannot tell", None)
+
+
+def test_as_many_tokens_as_fit_are_compared() -> None:
+    report = labkit.verify_callable(labkit.load_gpt2(), ids=[list(range(250))], tokens=9)
+    assert len(report.tokens[0].actual) == 7
+    assert "prompt 1 leaves room for 7 greedy tokens instead of 9 (n_positions = 256)" in report.notes

@@ -110,7 +110,12 @@ DEFECTS: dict[str, tuple[Edit, str, str | None, str]] = {
     "merged": (put("h.0.attn.z", lambda x: x.transpose(1, 2).flatten(2)), "shape", "h.0.attn.z", "reshape it to [2, 6"),
     "without its batch axis": (put("ln_f", lambda x: x[0]), "shape", "ln_f", "no transpose or reshape"),
     "rows run together": (put("ln_f", lambda x: x.flatten(0, 1)), "shape", "ln_f", "reshape it to [2, 6, 20]"),
-    "last position only": (put("logits", lambda x: x[:, -1:]), "shape", "logits", "record the logits of every position"),
+    "last position only": (
+        put("logits", lambda x: x[:, -1:]),
+        "shape",
+        "logits",
+        "record the logits of every position",
+    ),
     "whole numbers": (put("h.2.mlp.pre", lambda x: x.long() + 7), "dtype", "h.2.mlp.pre", "may not be I64"),
     "short ids": (put("input_ids", lambda x: x.int()), "dtype", "input_ids", "store I64"),
     "pattern leaks": (
