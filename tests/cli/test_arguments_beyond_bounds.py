@@ -41,10 +41,7 @@ LINES: dict[str, tuple[Sequence[str], str]] = {
         "--count: out of range (expected at most 65536, got '1000000000000'); `labkit bytes --help`",
     ),
     "an infinite tolerance": (["compare", "a", "b", "--atol", "inf"], "--atol: the tolerance cannot be used"),
-    "threads 0": (
-        ["generate", "a", "--threads", "0"],
-        "--threads: out of range (expected 1 or more, got '0'); `labkit generate --help` says what it takes",
-    ),
+    "threads 0": (["generate", "a", "--threads", "0"], ", 4 a core, got 0)"),
     "tokens no number": (
         ["generate", "a", "--tokens", "x"],
         "--tokens: not a whole number (got 'x'); `labkit generate",
