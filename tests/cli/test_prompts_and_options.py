@@ -146,6 +146,7 @@ DTYPED = {
     "dtype-study": ["--tokens", "1"],
     "convert": ["{embedded}", "{target}", "--no-check"],
     "invariants": ["--ids", "5,6,7"],
+    "golden": ["-o", "{target}", "--ids", "5,6,7"],
 }
 
 
