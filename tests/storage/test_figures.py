@@ -45,7 +45,7 @@ def test_unaligned_tensors_have_notches(tmp_path: Path) -> None:
     path.write_bytes(frame(text + " " * ((3 - len(text)) % 4), bytes(4)))
     figure = draw_layout(read_header(path))
     assert len(figure.axes[1].collections) == 2
-    assert "1 tensors start off their own size" in figure.axes[1].get_legend().get_texts()[0].get_text()
+    assert "1 tensor not at a multiple of its own size" in figure.axes[1].get_legend().get_texts()[0].get_text()
 
 
 def test_a_hundred_thousand_tensors(tmp_path: Path) -> None:
