@@ -83,8 +83,8 @@ def test_parity(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "text.txt").write_text("Hello, world! " * 100)
     assert run(["parity", str(tmp_path / "text.txt")]) == 0
     out = capsys.readouterr().out
-    assert "tiktoken: 1400 characters, 401 tokens, same ids" in out
-    assert "tokenizers: 1400 characters" in out
+    assert "tiktoken: 1,400 characters, 401 tokens, same ids" in out
+    assert "tokenizers: 1,400 characters" in out
 
 
 def test_a_difference_ends_with_one(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
