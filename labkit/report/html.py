@@ -18,8 +18,8 @@ from labkit.report.html_style import STYLE
 from labkit.report.verify import LEGEND, agreement_line, control_line, short, token_line, ulp_text
 from labkit.report.waterfall import draw_waterfall
 from labkit.verification.detective import Coverage
+from labkit.verification.finding import Finding
 from labkit.verification.links import Link
-from labkit.verification.replay import Finding
 from labkit.verification.report import Report
 from labkit.verification.tensor_places import TensorPlace
 from labkit.verification.verdict import StageResult

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.report.coverage import coverage_json, coverage_line
 from labkit.verification.agreement import Agreement
-from labkit.verification.replay import Finding
+from labkit.verification.finding import Finding
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult

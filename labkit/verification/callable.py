@@ -23,13 +23,13 @@ from labkit.verification.agreement import merge_agreement
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
+from labkit.verification.finding import Finding, merge_findings
 from labkit.verification.hypotheses import Scene
 from labkit.verification.invariants.engine import check_logits
 from labkit.verification.name_map import NAME_MAPS, NameMap, Placed, Rules, place_rules
 from labkit.verification.precision import Precision, dtype_named
 from labkit.verification.prompts import check_room, choose_prompts, room_for
 from labkit.verification.readings import OF_AN_ENGINE, Stated, read_again
-from labkit.verification.replay import Finding, merge_findings
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.tokens import TokenResult, compare_tokens, greedy_reference

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from labkit.verification.chain import Stage, build_chain, recorded_inputs
+from labkit.verification.finding import Finding, misshapen, non_finite
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_of, site_taps
 from labkit.verification.pieces import View
 from labkit.verification.precision import unit_roundoff
-from labkit.verification.replay import MAX_SPAN, Finding, Replay, misshapen, non_finite
+from labkit.verification.replay import MAX_SPAN, Replay
 from labkit.verification.verdict import StageResult
 
 LONG_SPAN = 6

@@ -12,8 +12,8 @@ from torch import Tensor
 from labkit.verification.budget import Expected
 from labkit.verification.chain import Inputs, Stage
 from labkit.verification.detective import Detective, last_of_site
+from labkit.verification.finding import Finding
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, site_taps
-from labkit.verification.replay import Finding
 from labkit.verification.standard import CONTROL_ORDER, Standard
 from labkit.verification.verdict import Floor, StageResult, weigh
 

@@ -7,9 +7,9 @@ from typing import Literal
 from labkit.verification.agreement import Agreement
 from labkit.verification.controls import Controls
 from labkit.verification.detective import Coverage
+from labkit.verification.finding import Finding
 from labkit.verification.precision import Precision
 from labkit.verification.prompts import Prompt
-from labkit.verification.replay import Finding
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
 

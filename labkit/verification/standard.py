@@ -20,13 +20,13 @@ from labkit.verification.budget import Expected, compared
 from labkit.verification.chain import Inputs, Stage, build_chain, recorded_inputs
 from labkit.verification.controls import AsRecorded, Controls, ControlWalk
 from labkit.verification.detective import Coverage, Detective, last_of_site
+from labkit.verification.finding import Finding
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, ask_to_record, site_taps
 from labkit.verification.memory import give_back
 from labkit.verification.orders import Order, renumbered
 from labkit.verification.pieces import Piece, pieces_of, views_of
 from labkit.verification.precision import Precision
 from labkit.verification.reference import KeyOrder, capture, load_reference, parameters_of
-from labkit.verification.replay import Finding
 from labkit.verification.streams import Forward, Window, last_use, streamed, until_block_ends
 from labkit.verification.threads import threads_for
 from labkit.verification.verdict import (

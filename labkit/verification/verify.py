@@ -15,9 +15,9 @@ from labkit.verification.chain import Inputs
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
 from labkit.verification.faults import plant_all, plantings
+from labkit.verification.finding import merge_findings
 from labkit.verification.precision import Precision, dtype_named, sums_in_float32
 from labkit.verification.prompts import Prompt, check_room, choose_prompts, room_for
-from labkit.verification.replay import merge_findings
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.streams import Forward

@@ -12,10 +12,10 @@ from labkit.model import GPT2, Operations
 from labkit.report.coverage import coverage_line
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.faults import FAULTS
+from labkit.verification.finding import merge_findings
 from labkit.verification.hypotheses import HYPOTHESES
 from labkit.verification.operations import gelu_sigmoid
 from labkit.verification.precision import Precision
-from labkit.verification.replay import merge_findings
 from labkit.verification.standard import Standard
 from labkit.verification.verdict import expect_locally
 from tests.oracles import random_checkpoint

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit.model.taps import tap_names
-from labkit.verification.replay import Finding, merge_findings
+from labkit.verification.finding import Finding, merge_findings
 from labkit.verification.trace import write_trace
 from labkit.verification.trace_record import record_trace
 from labkit.verification.verify_trace import verify_trace
