@@ -28,8 +28,8 @@ class Expected:
     output: Tensor
     own: Tensor
     inherited: Tensor
-    exponent: Tensor | None = None
-    """For a softmax: how far each weight's logarithm may be off by its inputs; weights do not move in proportion to it."""
+    logarithmic: bool = False
+    """Whether ``inherited`` is that of the output's logarithm: a softmax's weights do not move in proportion to it."""
 
     @property
     def budget(self) -> Tensor:
@@ -39,21 +39,22 @@ class Expected:
     def scaled(self, factor: float) -> Tensor:
         """The budget if the operation's own rounding and its inputs' uncertainty were ``factor`` times as large."""
         inherited = factor * self.inherited
-        if self.exponent is not None:
-            inherited = moved_weights(self.output, factor * self.exponent)
-        return torch.hypot(factor * self.own, inherited)
+        moved = moved_weights(self.output, inherited) if self.logarithmic else inherited
+        return torch.hypot(factor * self.own, moved)
 
     def needed(self, error: Tensor) -> Tensor:
         """A factor at which ``scaled`` covers an error, element by element: the least, or a little more for a softmax."""
-        if self.exponent is None:
-            return _over(error, self.budget)
+        if not self.logarithmic:
+            return share_of(error, self.budget)
         # An exponential is above its tangent, and the whole budget above either part: the lesser factor is enough.
-        linear = _over(error, torch.hypot(self.own, self.output * self.exponent))
-        return torch.minimum(linear, _over(torch.log1p(_over(error, self.output)), self.exponent))
+        linear = share_of(error, torch.hypot(self.own, self.output * self.inherited))
+        return torch.minimum(linear, share_of(torch.log1p(share_of(error, self.output)), self.inherited))
 
 
-def _over(error: Tensor, size: Tensor) -> Tensor:
-    return torch.where(error > 0, error / size, 0.0)
+def share_of(error: Tensor, budget: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Error over budget, where the mask is true; where the budget is zero any error is beyond all bounds."""
+    share = torch.where(error > 0, error / budget, 0.0)
+    return share if mask is None else torch.where(mask.expand_as(share), share, 0.0)
 
 
 def expect(stage: Stage, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ...], precision: Precision) -> Expected:
@@ -66,8 +67,7 @@ def expect(stage: Stage, inputs: tuple[Tensor, ...], uncertain: tuple[Tensor, ..
     if all(not bool(u.any()) for u in uncertain):
         return Expected(output, own, torch.zeros((), dtype=torch.float64))
     if isinstance(stage.operation, Softmax):
-        exponent = stage.operation.exponent(output, uncertain[0])
-        return Expected(output, own, moved_weights(output, exponent), exponent)
+        return Expected(output, own, stage.operation.exponent(output, uncertain[0]), logarithmic=True)
     return Expected(output, own, stage.operation.spread(output, inputs, uncertain))
 
 

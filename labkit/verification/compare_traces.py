@@ -21,6 +21,7 @@ from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, TraceError
 from labkit.model.taps import tap_axes, tap_names
 from labkit.storage.widening import torch_dtype
+from labkit.verification.budget import share_of
 from labkit.verification.precision import PRODUCT_FACTOR, unit_roundoff
 from labkit.verification.report import RETURN_CODES, Report, Verdict
 from labkit.verification.trace import Trace, open_trace
@@ -356,7 +357,7 @@ def _parts(
             continue
         difference = measure(a, e, where=counted)
         off = torch.where(counted & torch.isfinite(a) & torch.isfinite(e), (a.double() - e.double()).abs(), 0.0)
-        share = torch.where(off > 0, off / allowed(name, e, counted), 0.0)  # [rows, width]
+        share = share_of(off, allowed(name, e, counted))  # [rows, width]
         if histograms is not None:
             taken = counted.expand_as(a)
             histograms.setdefault(a.dtype, UlpHistogram(a.dtype)).add(a[taken], e[taken])

@@ -17,12 +17,13 @@ from torch import Tensor
 from labkit.errors import UnknownNameError
 from labkit.load import folder_of
 from labkit.model.taps import match_taps, tap_names
-from labkit.verification.budget import compared, expect
+from labkit.verification.budget import compared
 from labkit.verification.chain import Inputs, Stage, build_chain
 from labkit.verification.reference import load_reference, parameters_of
 from labkit.verification.trace import TraceMetadata
 from labkit.verification.trace_names import IDS, MASK, POSITIONS
 from labkit.verification.trace_record import record_trace
+from labkit.verification.verdict import expect_locally
 
 FORMAT = "labkit-golden"
 EXPECTED, BUDGET = ".expected", ".budget"
@@ -89,9 +90,7 @@ def golden(
     read = {source for name in wanted for source in stages[name].inputs}
     tensors = given | {name: held[name] for name in names if name in read}
     for name in wanted:
-        stage = stages[name]
-        values = tuple(held[source].double() for source in stage.inputs)
-        expected = expect(stage, values, tuple(torch.zeros(()) for _ in values), precision)
+        expected = expect_locally(stages[name], stages, held, precision)
         seen = compared(name, inputs).expand_as(expected.output)
         tensors[name + EXPECTED] = expected.output
         tensors[name + BUDGET] = torch.where(seen, expected.budget, torch.inf).expand_as(expected.output)

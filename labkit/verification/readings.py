@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
-from labkit.verification.budget import compared, storage_uncertainty
+from labkit.verification.budget import compared, share_of, storage_uncertainty
 from labkit.verification.chain import Inputs, build_chain, recorded_inputs
 from labkit.verification.finding import Finding
 from labkit.verification.hypotheses import Scene, site_taps
@@ -21,7 +21,7 @@ from labkit.verification.lint_layout import fitting_layout, written_otherwise
 from labkit.verification.precision import DTYPES, Precision, unit_roundoff
 from labkit.verification.reference import load_reference, parameters_of
 from labkit.verification.standard import Case
-from labkit.verification.verdict import expect_locally, share_of
+from labkit.verification.verdict import expect_locally
 from labkit.words import listed
 
 MOST_NUMEL = 1 << 23

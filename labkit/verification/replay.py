@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.verification.budget import as_computed, as_stored, compared, storage_uncertainty
+from labkit.verification.budget import as_computed, as_stored, compared, share_of, storage_uncertainty
 from labkit.verification.chain import Stage, unrecorded
 from labkit.verification.finding import CauseKind, Finding
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, Scene, Variants, site_of, site_taps
 from labkit.verification.telling_apart import Apart, tell_apart, tied_at
 from labkit.verification.trace_next import choose_next
-from labkit.verification.verdict import expect_locally, share_of
+from labkit.verification.verdict import expect_locally
 
 DECISIVE = 12.0
 """Natural-log likelihood ratio above which one explanation is taken over another: odds of 160,000 to one."""
@@ -101,10 +101,7 @@ class Replay:
         if not others:
             return False
         here = self._residuals(others, variants)
-        shares = share_of(
-            (here.actual - here.output).abs(), here.budget, torch.ones_like(here.budget, dtype=torch.bool)
-        )
-        return bool(shares.max() > 1)
+        return bool(share_of((here.actual - here.output).abs(), here.budget).max() > 1)
 
     def _replayed(self, where: str) -> Iterator[tuple[Hypothesis, str, Variants]]:
         """Every hypothesis about the stages that ``where`` covers, with the first tap of its site."""
@@ -152,7 +149,7 @@ class Replay:
         return Fit(
             name=hypothesis.name,
             home=home,
-            share=float(share_of(error.abs(), budget, torch.ones_like(budget, dtype=torch.bool)).max()),
+            share=float(share_of(error.abs(), budget).max()),
             max_error=float(error.abs().max()),
             rms=float(weighed.square().mean().sqrt()),
             effect=_effect(here, right),
@@ -284,8 +281,7 @@ def _telling(here: Residuals, right: Residuals, weight: Tensor) -> float:
 def _effect(here: Residuals, right: Residuals) -> float:
     """The largest difference of an explanation from the right operation, in budgets."""
     budget = torch.maximum(here.budget, right.budget)
-    moved = (here.output - right.output).abs()
-    return float(share_of(moved, budget, torch.ones_like(budget, dtype=torch.bool)).max())
+    return float(share_of((here.output - right.output).abs(), budget).max())
 
 
 def _best(fits: Sequence[Fit]) -> list[Fit]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.verification.agreement import Agreement, agree, merge_agreement
-from labkit.verification.budget import Expected, compared
+from labkit.verification.budget import Expected, compared, share_of
 from labkit.verification.chain import Inputs, Stage, build_chain, recorded_inputs
 from labkit.verification.controls import AsRecorded, Controls, ControlWalk
 from labkit.verification.detective import Coverage, Detective, last_of_site
@@ -35,7 +35,6 @@ from labkit.verification.verdict import (
     Truth,
     merge_results,
     pooled,
-    share_of,
     true_stage,
     true_values,
     weigh,

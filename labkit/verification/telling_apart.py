@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from labkit.verification.budget import Expected, compared
+from labkit.verification.budget import Expected, compared, share_of
 from labkit.verification.chain import Inputs, Stage, build_chain, unrecorded
 from labkit.verification.hypotheses import Hypothesis, Scene, site_taps
-from labkit.verification.verdict import expect_between, share_of
+from labkit.verification.verdict import expect_between
 from labkit.words import counted, listed
 
 LENGTHS = (2, 3, 4, 8, 16, 65)

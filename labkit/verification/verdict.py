@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.compare import Difference, measure
 from labkit.compare.difference import unravel
-from labkit.verification.budget import Expected, compared, expect, storage_uncertainty
+from labkit.verification.budget import Expected, compared, expect, share_of, storage_uncertainty
 from labkit.verification.chain import Inputs, Stage, unrecorded
 from labkit.verification.precision import FLOOR_FACTOR, Precision
 
@@ -277,12 +277,6 @@ def expect_between(
                 uncertain.append(made[source].budget)
         made[name] = expect(stages[name], tuple(values), tuple(uncertain), precision)
     return made
-
-
-def share_of(error: Tensor, budget: Tensor, mask: Tensor) -> Tensor:
-    """Error over budget where the mask is true; where the budget is zero any error is beyond all bounds."""
-    share = torch.where(error > 0, error / budget, 0.0)
-    return torch.where(mask.expand_as(share), share, 0.0)
 
 
 def _worst(share: Tensor, error: Tensor) -> int:

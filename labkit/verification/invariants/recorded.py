@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from labkit.compare.difference import unravel
-from labkit.verification.budget import compared, expect, smallest, storage_uncertainty
+from labkit.verification.budget import compared, expect, share_of, smallest, storage_uncertainty
 from labkit.verification.chain import Inputs, Stage
 from labkit.verification.invariants.engine import Taps
 from labkit.verification.invariants.result import InvariantResult, merge_invariants, not_applicable
 from labkit.verification.invariants.yardstick import Yardstick
 from labkit.verification.operations import Mix, Product
 from labkit.verification.precision import PRODUCT_FACTOR, Precision, unit_roundoff
-from labkit.verification.verdict import share_of
 from labkit.words import counted
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from labkit.compare.difference import unravel
+from labkit.verification.budget import share_of
 from labkit.verification.invariants.engine import Taps
-from labkit.verification.verdict import share_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _held(tap: str, actual: Tensor, expected: Tensor, allowed: Tensor) -> Samene
         place = unravel(int(bad.flatten().to(torch.int8).argmax()), tuple(actual.shape))
         return Sameness(1, tap, place, math.nan, 0.0, math.inf)
     error = (actual - expected).abs()
-    share = share_of(error, allowed, torch.ones_like(error, dtype=torch.bool))
+    share = share_of(error, allowed)
     worst = int(share.argmax())
     return Sameness(
         1,
