@@ -134,4 +134,13 @@ def _positions(given: Any, real: Tensor | None, batch: int, pos: int, past: int,
         return positions  # [pos] or [batch, pos]
     if real is None:
         return torch.arange(past, past + pos, device=device)  # [pos]
-    return (real.long().cumsum(-1) - 1).clamp(min=0)[:, past:]  # [batch, pos]
+    return token_positions(real)[:, past:]  # [batch, pos]
+
+
+def token_positions(real: Tensor) -> Tensor:
+    """Positions that count the tokens before and leave padding out: [batch, pos], for a mask of the same shape.
+
+    >>> token_positions(torch.tensor([[1, 1, 1], [0, 0, 1]])).tolist()
+    [[0, 1, 2], [0, 0, 0]]
+    """
+    return (real.long().cumsum(-1) - 1).clamp(min=0)

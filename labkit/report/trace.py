@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.report.verify import COLOURS, ulp_text, verification_json
 from labkit.verification.compare_traces import TapComparison, TraceComparison
 from labkit.verification.lint_defects import LintReport
+from labkit.verification.precision import dtype_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,7 +92,7 @@ def comparison_json(comparison: TraceComparison) -> dict[str, Any]:
         "not_in_expected": [tap.name for tap in comparison.taps if tap.problem == "extra"],
         "taps": [dataclasses.asdict(tap) for tap in comparison.taps],
         "ulps": {
-            str(each.dtype).removeprefix("torch."): {
+            dtype_name(each.dtype): {
                 "zero" if binade is None else str(binade): counts for binade, counts in sorted_counts(each.counts)
             }
             for each in comparison.histograms

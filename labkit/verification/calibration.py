@@ -18,7 +18,7 @@ from labkit.config import GPT2Config, parameter_shapes
 from labkit.verification.chain import Inputs, build_chain
 from labkit.verification.hypotheses import site_of
 from labkit.verification.orders import Order, renumbered
-from labkit.verification.precision import Precision
+from labkit.verification.precision import Precision, dtype_name
 from labkit.verification.reference import build_reference, parameters_of
 from labkit.verification.standard import recorded, reference_forward
 from labkit.verification.verdict import Floor, pooled, true_values, weigh
@@ -99,7 +99,7 @@ def clean_run(seed: int, dtype: torch.dtype) -> CleanRun:
     total = max(results, key=lambda result: result.used)
     return CleanRun(
         seed=seed,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         stages=len(results),
         elements=sum(result.difference.numel for result in results),
         largest_local=local.local_used,

@@ -22,7 +22,7 @@ from labkit.verification.reference import load_reference, parameters_of
 from labkit.verification.replay import Replay
 from labkit.verification.report import Report, Verdict
 from labkit.verification.standard import recorded, reference_forward
-from labkit.verification.trace_record import left_padded
+from labkit.verification.trials import trial_prompts
 from labkit.verification.verify import verify
 from labkit.verification.verify_trace import verify_trace
 
@@ -37,8 +37,6 @@ HASHED = (
     "tokenizer.json",
 )
 PACKAGES = ("labkit", "torch", "transformers", "safetensors", "numpy")
-TRIALS = (2, 3, 4, 8, 16, 65)
-"""Lengths of the prompts that are tried for a mistake that the given prompts could not have shown."""
 
 
 class CertifiedFinding(msgspec.Struct, frozen=True):
@@ -153,12 +151,8 @@ def shortest_prompts(folder: Path, coverage: Coverage, precision: Precision) -> 
     model = load_gpt2(folder)
     truth = load_reference(folder, weight_dtype=precision.weight, config=model.config)
     weights, config = parameters_of(truth), model.config
-    generator = torch.Generator().manual_seed(0)
-    row = torch.randint(config.vocab_size, (min(max(TRIALS), config.n_positions),), generator=generator).tolist()
-    trials = [(f"{length} tokens", left_padded([row[:length]])) for length in TRIALS if length <= len(row)]
-    trials.append(("a batch of two prompts with padding on the left", left_padded([row[:8], row[:3]])))
     left = set(wanted)
-    for text, inputs in trials:
+    for text, inputs in trial_prompts(config):
         if not left:
             break
         stages = build_chain(config, weights, inputs)

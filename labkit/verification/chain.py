@@ -4,13 +4,14 @@ Each ``Stage`` says which recorded taps feed a tap and by which operation, so th
 from the candidate's own inputs, from a trace file alone.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
+from labkit.model.inputs import token_positions
 from labkit.verification.operations import (
     ACTIVATIONS,
     Activation,
@@ -60,6 +61,21 @@ class Inputs:
         pos = self.ids.shape[1]
         causal = torch.ones(pos, pos, dtype=torch.bool).tril()  # [pos_q, pos_k]
         return causal & self.real[:, None, None, :]
+
+
+def left_padded(rows: Sequence[Sequence[int]]) -> Inputs:
+    """Rows of ids -> one batch, padded on the left with id 0 where they differ in length.
+
+    >>> inputs = left_padded([[5, 6, 7], [8]])
+    >>> inputs.ids.tolist(), inputs.attention_mask.tolist(), inputs.position_ids.tolist()
+    ([[5, 6, 7], [0, 0, 8]], [[1, 1, 1], [0, 0, 1]], [[0, 1, 2], [0, 0, 0]])
+    """
+    pos = max(map(len, rows))
+    ids = torch.tensor([[0] * (pos - len(row)) + list(row) for row in rows])  # [batch, pos]
+    if all(len(row) == pos for row in rows):
+        return Inputs(ids)
+    mask = torch.tensor([[0] * (pos - len(row)) + [1] * len(row) for row in rows])  # [batch, pos]
+    return Inputs(ids, mask, token_positions(mask))
 
 
 def build_chain(config: GPT2Config, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Stage]:

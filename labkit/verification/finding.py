@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from labkit.verification.hypotheses import Scene, site_of
+from labkit.verification.precision import dtype_name
 from labkit.verification.trace_layout import advise
 from labkit.verification.verdict import expect_locally
 
@@ -85,7 +86,7 @@ def non_finite(scene: Scene, where: str, at: tuple[int, ...]) -> Finding:
         text += ", and its inputs are finite"
         following = "look for an overflow, a division by zero or an uninitialised buffer there"
     else:
-        name, largest = str(narrow).removeprefix("torch."), torch.finfo(narrow).max
+        name, largest = dtype_name(narrow), torch.finfo(narrow).max
         text += f", an overflow: it should be {float(true):.3g}, and {name} ends at {largest:.6g}"
         following = f"{'compute' if narrow == scene.precision.compute else 'store'} in a dtype with a wider range there"
     return Finding(

@@ -22,6 +22,7 @@ from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2
 from labkit.verification.agreement import agree
 from labkit.verification.budget import compared
+from labkit.verification.chain import left_padded
 from labkit.verification.faults import FAULTS, Fault
 from labkit.verification.hypotheses import HYPOTHESES, Hypothesis, site_taps
 from labkit.verification.precision import Precision
@@ -29,7 +30,6 @@ from labkit.verification.prompts import check_room, choose_prompts
 from labkit.verification.rehearsal import Rehearsal
 from labkit.verification.standard import Standard
 from labkit.verification.threads import threads_for
-from labkit.verification.trace_record import left_padded
 from labkit.words import counted
 
 Outcome = Literal["killed", "equivalent", "below floor", "survived"]

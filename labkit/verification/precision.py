@@ -43,6 +43,15 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) / 2
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """What a dtype is called in a trace's metadata.
+
+    >>> dtype_name(torch.bfloat16)
+    'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
 def dtype_named(name: str, *, where: object = None) -> torch.dtype:
     """The torch dtype of a name such as ``float32``; raises ``TraceError`` for another."""
     if not isinstance(name, str) or name not in DTYPES:
@@ -66,9 +75,7 @@ class Precision:
 
     def describe(self) -> str:
         """The three dtypes in words."""
-        compute, accumulate, weight = (
-            str(d).removeprefix("torch.") for d in (self.compute, self.accumulate, self.weight)
-        )
+        compute, accumulate, weight = map(dtype_name, (self.compute, self.accumulate, self.weight))
         return compute if compute == accumulate == weight else f"{compute} (sums {accumulate}, weights {weight})"
 
 

@@ -15,13 +15,10 @@ from torch import Tensor
 from labkit.verification.budget import Expected, compared, share_of
 from labkit.verification.chain import Inputs, Stage, build_chain, unrecorded
 from labkit.verification.hypotheses import Hypothesis, Scene, site_taps
+from labkit.verification.trials import LENGTHS, trial_prompts
 from labkit.verification.verdict import expect_between
 from labkit.words import counted, listed
 
-LENGTHS = (2, 3, 4, 8, 16, 65)
-"""Tokens of the prompts that are tried; positions that start again at 64 need more than 64."""
-PADDED = (8, 3)
-"""Tokens of the two prompts of the batch that is tried last."""
 MOST_NAMED = 4
 """Mistakes listed in one sentence."""
 
@@ -71,10 +68,10 @@ def tell_apart(scene: Scene, where: str, tied: Sequence[Tied]) -> Apart:
     same = "they give the same values at every stage of this prompt"
     if any(each.hypothesis.fitted for each in tied):
         return Apart(f"{same}: try one with more, and more varied, tokens")
-    for text, inputs in _trials(scene):
+    for text, inputs in trial_prompts(scene.config):
         found = _on(inputs, scene, where, tied)
         if len(found) > len(pairs):
-            best, pairs = text, found
+            best, pairs = f"one of {text}" if len(inputs.ids) == 1 else text, found
         if len(pairs) == len(names) * (len(names) - 1) // 2:
             break
     if best:
@@ -145,22 +142,6 @@ def _differ(a: Expected, b: Expected, mask: Tensor) -> bool:
         return True
     budget = torch.maximum(a.budget, b.budget)
     return bool(share_of((a.output - b.output).abs(), budget, mask).max() > 1)
-
-
-def _trials(scene: Scene) -> Iterator[tuple[str, Inputs]]:
-    """Prompts of random ids, the shorter first, then a batch with padding."""
-    config, generator = scene.config, torch.Generator().manual_seed(0)
-    size = min(max(LENGTHS), config.n_positions)
-    row = torch.randint(config.vocab_size, (1, size), generator=generator)  # [batch, pos]
-    for length in (each for each in LENGTHS if each <= size):
-        yield f"one of {counted(length, 'token')}", Inputs(row[:, :length])
-    pos = min(PADDED[0], size)
-    mask = torch.ones(2, pos, dtype=torch.long)
-    mask[1, : max(pos - PADDED[1], 0)] = 0
-    yield (
-        "a batch of two with padding on the left",
-        Inputs(row[:, :pos].expand(2, pos), mask, (mask.cumsum(-1) - 1).clamp(min=0)),
-    )
 
 
 def _on(inputs: Inputs, scene: Scene, where: str, tied: Sequence[Tied]) -> set[frozenset[str]]:

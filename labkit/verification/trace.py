@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config, parse_config
@@ -21,7 +20,7 @@ from labkit.outside import NotJson, parse_json
 from labkit.storage import Entry, SafetensorsFile, open_safetensors, save_safetensors
 from labkit.storage.file import Mode
 from labkit.verification.chain import Inputs
-from labkit.verification.precision import DTYPES, Precision, dtype_named
+from labkit.verification.precision import DTYPES, Precision, dtype_name, dtype_named
 from labkit.verification.trace_names import IDS, INPUT_NAMES, MASK, POSITIONS, ordered_taps, split_step, step_prefix
 from labkit.words import counted
 
@@ -64,14 +63,10 @@ class TraceMetadata:
             "engine": self.engine,
             "model_type": "gpt2",
             "config": json.dumps({"model_type": "gpt2", **dataclasses.asdict(self.config)}),
-            **{key: _dtype_name(dtype) for key, dtype in zip(_DTYPE_KEYS, precision, strict=True)},
+            **{key: dtype_name(dtype) for key, dtype in zip(_DTYPE_KEYS, precision, strict=True)},
             "device": self.device,
         }
         return fields if self.weights_sha256 is None else {**fields, "weights_sha256": self.weights_sha256}
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def metadata_problems(fields: Mapping[str, str], *, where: object = None) -> tuple[TraceError, ...]:

@@ -19,7 +19,7 @@ from labkit.generation import KVCache
 from labkit.load import folder_of, load_gpt2
 from labkit.model import GPT2
 from labkit.model.taps import match_taps, tap_names
-from labkit.verification.chain import Inputs
+from labkit.verification.chain import Inputs, left_padded
 from labkit.verification.faults import plant_all
 from labkit.verification.precision import Precision, dtype_named, sums_in_float32
 from labkit.verification.prompts import check_room, choose_prompts, require_count
@@ -99,21 +99,6 @@ def record_trace(
         weights_sha256=weights_sha256(path),
     )
     return Recorded(dict(_passes(run, inputs, wanted, steps)), metadata, notes)
-
-
-def left_padded(rows: Sequence[Sequence[int]]) -> Inputs:
-    """Rows of ids -> one batch, padded on the left with id 0 where they differ in length.
-
-    >>> inputs = left_padded([[5, 6, 7], [8]])
-    >>> inputs.ids.tolist(), inputs.attention_mask.tolist(), inputs.position_ids.tolist()
-    ([[5, 6, 7], [0, 0, 8]], [[1, 1, 1], [0, 0, 1]], [[0, 1, 2], [0, 0, 0]])
-    """
-    pos = max(map(len, rows))
-    ids = torch.tensor([[0] * (pos - len(row)) + list(row) for row in rows])  # [batch, pos]
-    if all(len(row) == pos for row in rows):
-        return Inputs(ids)
-    mask = torch.tensor([[0] * (pos - len(row)) + [1] * len(row) for row in rows])  # [batch, pos]
-    return Inputs(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0))
 
 
 def weights_sha256(folder: Path) -> str | None:

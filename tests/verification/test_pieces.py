@@ -10,12 +10,11 @@ from torch import Tensor
 
 from labkit.load import load_gpt2
 from labkit.verification import pieces
-from labkit.verification.chain import Inputs, build_chain
+from labkit.verification.chain import Inputs, build_chain, left_padded
 from labkit.verification.faults import parse_fault
 from labkit.verification.pieces import Prefix, pieces_of
 from labkit.verification.precision import Precision
 from labkit.verification.standard import Case, Standard
-from labkit.verification.trace_record import left_padded
 from tests.oracles import random_checkpoint
 
 POS, HEADS = 24, 4

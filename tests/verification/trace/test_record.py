@@ -8,9 +8,10 @@ import torch
 
 from labkit.cli.main import run
 from labkit.errors import ArgumentError, LabkitError, UnknownNameError
+from labkit.verification.chain import left_padded
 from labkit.verification.precision import Precision
 from labkit.verification.trace import open_trace
-from labkit.verification.trace_record import left_padded, record_trace
+from labkit.verification.trace_record import record_trace
 
 IDS = [[5, 17, 3, 96, 42, 7], [11, 2, 8]]
 
