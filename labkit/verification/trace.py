@@ -125,7 +125,7 @@ def parse_metadata(fields: Mapping[str, str], *, where: object = None) -> TraceM
 def open_trace(path: str | os.PathLike[str], *, mode: Mode = "mapped") -> "Trace":
     """Open a trace; raises ``TraceError`` for its metadata, and what ``open_safetensors`` raises for the file itself.
 
-    >>> import tempfile; path = Path(tempfile.mkdtemp()) / "one.safetensors"
+    >>> import tempfile, torch; path = Path(tempfile.mkdtemp()) / "one.safetensors"
     >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=4, vocab_size=8, n_positions=8)
     >>> taps = {"input_ids": torch.tensor([[1, 2]]), "embed": torch.ones(1, 2, 4)}
     >>> write_trace(path, taps, TraceMetadata(engine="mine", config=config))
