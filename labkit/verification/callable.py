@@ -20,11 +20,10 @@ from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, Unknown
 from labkit.load import folder_of
 from labkit.model.taps import tap_names
 from labkit.verification.agreement import merge_agreement
-from labkit.verification.chain import Inputs, build_chain
+from labkit.verification.chain import Inputs
 from labkit.verification.controls import merge_controls
 from labkit.verification.detective import Coverage
 from labkit.verification.finding import Finding, merge_findings
-from labkit.verification.hypotheses import Scene
 from labkit.verification.invariants.engine import check_logits
 from labkit.verification.name_map import NAME_MAPS, NameMap, Placed, Rules, place_rules
 from labkit.verification.precision import Precision, dtype_named
@@ -83,7 +82,7 @@ def verify_callable(
         say(f"prompt {number} of {len(chosen)}: every stage")
         rows = torch.tensor([prompt.ids])  # [batch, pos]
         shown += [_asked(run, rows, fn_or_module, f"prompt {number}")] if number > 1 else []
-        cases.append(_judged(standard, path, _in_order(shown[-1], tuple(tap_names(config))), Inputs(rows)))
+        cases.append(_judged(standard, _in_order(shown[-1], tuple(tap_names(config))), Inputs(rows)))
     again = partial(_asked, run, engine=fn_or_module, what="the greedy tokens")
     results = _greedy_results(again, standard, [list(p.ids) for p in chosen], [c.explained for c in cases], counts)
     agreements = [case.agreement for case in cases if case.agreement is not None]
@@ -113,22 +112,14 @@ def _ask(engine: object, name_map: object) -> Callable[[str], str]:
     return "give a torch module with a name_map that shows {}, or write a trace with it,".format
 
 
-def _judged(standard: Standard, folder: Path, taps: Mapping[str, Tensor], inputs: Inputs) -> Case:
+def _judged(standard: Standard, taps: Mapping[str, Tensor], inputs: Inputs) -> Case:
     """One prompt, judged; what is said of the engine, or how its taps were come by, is told where it is the cause."""
     case = standard.judge(taps, inputs)
     case = replace(case, findings=tuple(map(_laid_out_in_the_map, case.findings)))
     if all(stage.verdict == "same" for stage in case.stages):
         return case
-    stages = build_chain(standard.config, standard.weights, inputs)
-    stated = Stated(
-        folder=folder,
-        config=standard.config,
-        words=OF_AN_ENGINE,
-        positions=False,
-        passes=lambda tap: [taps[tap]],
-        judge=lambda other: Standard(folder, standard.config, other).judge(taps, inputs),
-    )
-    return read_again(case, Scene(standard.config, standard.weights, stages, inputs, standard.precision, taps), stated)
+    stated = Stated(standard=standard, words=OF_AN_ENGINE, positions=False, passes=lambda tap: [taps[tap]])
+    return read_again(case, standard.scene(taps, inputs), stated)
 
 
 def _laid_out_in_the_map(finding: Finding) -> Finding:

@@ -19,7 +19,7 @@ from labkit.verification.lint_contents import content_defects, scan
 from labkit.verification.lint_defects import Defect, LintReport
 from labkit.verification.lint_layout import layout_defects
 from labkit.verification.lint_weights import other_weights, unheld_weights
-from labkit.verification.readings import unstated_positions
+from labkit.verification.padding import unstated_positions
 from labkit.verification.trace import STORE, Trace, TraceMetadata, metadata_problems, parse_metadata
 from labkit.verification.trace_layout import shape_advice
 from labkit.verification.trace_names import (

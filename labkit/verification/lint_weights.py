@@ -10,7 +10,8 @@ from labkit.config import GPT2Config
 from labkit.verification.budget import compared
 from labkit.verification.chain import build_chain
 from labkit.verification.lint_defects import Defect
-from labkit.verification.precision import DTYPES, unit_roundoff
+from labkit.verification.precision import DTYPES, dtype_name, held_in, unit_roundoff
+from labkit.verification.readings import OF_A_TRACE
 from labkit.verification.reference import load_reference, parameters_of
 from labkit.verification.trace import Trace
 from labkit.verification.trace_sequence import TraceSequence
@@ -26,9 +27,9 @@ def unheld_weights(trace: Trace) -> Iterator[Defect]:
     for tap in TABLES:
         if tap in sequence and _wider(sequence[tap].dtype, declared):
             value = sequence[tap]
-            held = (value.to(declared).to(value.dtype) == value) | ~compared(tap, sequence.inputs).expand(value.shape)
+            held = held_in(value, declared) | ~compared(tap, sequence.inputs).expand(value.shape)
             if not bool(held.all()):
-                name = str(declared).removeprefix("torch.")
+                name = dtype_name(declared)
                 yield Defect(
                     code="precision",
                     tensor=tap,
@@ -45,13 +46,8 @@ def other_weights(trace: Trace, folder: Path, config: GPT2Config) -> Iterator[De
         return
     for name in CANDIDATES:
         if DTYPES[name] != declared and _rows_agree(sequence, folder, config, DTYPES[name], tables):
-            was = str(declared).removeprefix("torch.")
-            yield Defect(
-                code="precision",
-                tensor=tables[0],
-                what=f"the trace declares weight_dtype {was}; its values are those of weights in {name}",
-                fix=f"write weight_dtype {name}, or hold the weights in {was}",
-            )
+            what, fix = OF_A_TRACE.other_weights(declared, DTYPES[name])
+            yield Defect(code="precision", tensor=tables[0], what=what, fix=fix)
             return
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from labkit.errors import TraceError
 
@@ -41,6 +42,11 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     (True, True)
     """
     return float(torch.finfo(dtype).eps) / 2
+
+
+def held_in(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """bool, of the value's shape: the elements that ``dtype`` holds as they are."""
+    return value.to(dtype).to(value.dtype) == value
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -65,8 +65,7 @@ class Rehearsal:
 
     def scene(self, taps: Mapping[str, Tensor]) -> Scene:
         """What replays on a candidate's taps are made from."""
-        standard = self.standard
-        return Scene(standard.config, standard.weights, self.stages, self.inputs, standard.precision, taps)
+        return self.standard.scene(taps, self.inputs, self.stages)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,17 @@ class Standard:
         precision = self.precision
         return load_reference(self._folder, dtype=precision.compute, weight_dtype=precision.weight, config=self.config)
 
+    def in_precision(self, precision: Precision) -> "Standard":
+        """The same checkpoint, held against in other dtypes."""
+        return Standard(self._folder, self.config, precision, ask=self._ask)
+
+    def scene(
+        self, candidate: Mapping[str, Tensor], inputs: Inputs, stages: Mapping[str, Stage] | None = None
+    ) -> Scene:
+        """What a candidate's taps are replayed in; ``stages`` where they are built already."""
+        chain = build_chain(self.config, self.weights, inputs) if stages is None else stages
+        return Scene(self.config, self.weights, chain, inputs, self.precision, candidate, self._ask)
+
     def judge(
         self,
         candidate: Mapping[str, Tensor] | Forward,
@@ -116,8 +127,7 @@ class Standard:
         truth, controls, done = Truth(), ControlWalk(floor), last_use(stages, present)
         kept = until_block_ends(done)
         control = AsRecorded(clean, candidate, present)
-        scene = Scene(self.config, self.weights, stages, inputs, self.precision, candidate, self._ask)
-        detective = Detective(scene, hypotheses)
+        detective = Detective(self.scene(candidate, inputs, stages), hypotheses)
         large = self._large(inputs)
         results: dict[str, StageResult] = {}
         cleared: dict[str, StageResult] = {}

@@ -9,10 +9,11 @@ from labkit.config import GPT2Config
 from labkit.errors import TraceError
 from labkit.hub.released import sha256_of
 from labkit.load import folder_of
-from labkit.verification.chain import Inputs, build_chain
+from labkit.verification.chain import Inputs
 from labkit.verification.hypotheses import Scene
+from labkit.verification.padding import unstated_positions
 from labkit.verification.prompts import Prompt
-from labkit.verification.readings import OF_A_TRACE, READINGS, Stated, read_again, unstated_positions
+from labkit.verification.readings import OF_A_TRACE, READINGS, Stated, read_again
 from labkit.verification.report import Report
 from labkit.verification.standard import Case, Standard
 from labkit.verification.tokens import TokenResult
@@ -57,17 +58,11 @@ def verify_trace(path: str | Path, folder: str | Path | None = None, *, progress
         standard = Standard(place, config, trace.metadata.precision)
         say("every recorded stage")
         case = standard.judge(sequence, sequence.inputs)
-        stages = build_chain(standard.config, standard.weights, sequence.inputs)
-        scene = Scene(config, standard.weights, stages, sequence.inputs, standard.precision, sequence)
+        scene = standard.scene(sequence, sequence.inputs)
         if any(stage.verdict == "differs" for stage in case.stages):
             say("what the trace says of itself")
             stated = Stated(
-                folder=place,
-                config=config,
-                words=OF_A_TRACE,
-                positions=sequence.states_positions,
-                passes=sequence.by_pass,
-                judge=lambda other: Standard(place, config, other).judge(sequence, sequence.inputs),
+                standard=standard, words=OF_A_TRACE, positions=sequence.states_positions, passes=sequence.by_pass
             )
             case = read_again(case, scene, stated)
         following = _next_tap(scene, case)
