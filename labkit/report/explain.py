@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from labkit.verification.explain import Explanation, Term
+from labkit.verification.explanation import Explanation, Term
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,9 +4,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from labkit.report.verify import COLOURS, ulp_text, verification_json
-from labkit.verification.compare_traces import TapComparison, TraceComparison
 from labkit.verification.lint_defects import LintReport
 from labkit.verification.precision import dtype_name
+from labkit.verification.trace_comparison import TapComparison, TraceComparison
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,7 +9,6 @@ printed by the engine's debugger, can be held against this one line by line.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from labkit.model.operations import activation
 from labkit.model.taps import extra_tap_names, match_taps, tap_axes, tap_names
 from labkit.outside import shown
 from labkit.verification.chain import Inputs
+from labkit.verification.explanation import Bytes, Explanation, Factor, Term, total_of
 from labkit.verification.precision import unit_roundoff
 from labkit.verification.prompts import check_room, choose_prompts
 from labkit.verification.trace import open_trace
@@ -29,70 +29,6 @@ from labkit.words import counted
 
 THIRDS = ("q", "k", "v")
 """The parts of c_attn's output, in order."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bytes:
-    """Where one weight lies: bytes [begin, end) of a file."""
-
-    file: str
-    begin: int
-    end: int
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.file} {self.begin} ({self.dtype})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Factor:
-    """One value that is read: a tap's element, a weight, or a quantity worked out before."""
-
-    label: str
-    value: float
-    place: Bytes | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Term:
-    """One summand: the product of its factors."""
-
-    factors: tuple[Factor, ...]
-
-    @property
-    def value(self) -> float:
-        """The product, in float64."""
-        return math.prod(factor.value for factor in self.factors)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """How one element comes about; ``held`` is what the run or the trace holds there, None where it holds nothing."""
-
-    element: str
-    axes: tuple[str, ...]
-    engine: str
-    formula: str
-    before: tuple[Factor, ...]
-    """What is worked out first, such as a norm's mean."""
-    terms: tuple[Term, ...]
-    held: float | None
-    unit: float
-    """The unit roundoff of the dtype that the engine computes in."""
-
-    @property
-    def value(self) -> float:
-        """The sum of the terms, in float64."""
-        return _total([term.value for term in self.terms])
-
-    @property
-    def magnitude(self) -> float:
-        """The sum of the terms' sizes: what rounding errors grow with."""
-        return _total([abs(term.value) for term in self.terms])
-
-    def largest(self, count: int) -> tuple[Term, ...]:
-        """So many terms, by size."""
-        return tuple(sorted(self.terms, key=lambda term: -abs(term.value))[:count])
 
 
 def explain(
@@ -350,7 +286,7 @@ class _Bench:
         scores = {each: self._tap(source, batch, head, query, each) for each in seen}
         largest = max(each.value for each in scores.values())
         powers = {each: math.exp(score.value - largest) for each, score in scores.items()}
-        whole = _total(list(powers.values()))
+        whole = total_of(list(powers.values()))
         own = Factor(label=f"exp({scores[key].label} - largest)", value=powers[key])
         before = (
             *scores.values(),
@@ -419,11 +355,6 @@ _Made = tuple[str, Sequence[Factor], Sequence[Term]]
 
 def _sum(first: Factor, second: Factor) -> _Made:
     return f"{first.label} + {second.label}", (), [Term(factors=(first,)), Term(factors=(second,))]
-
-
-def _total(values: Sequence[float]) -> float:
-    """The exact sum, rounded once; not a number where the values are not finite."""
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 
 
 def _label(name: str, index: tuple[int, ...]) -> str:

@@ -12,7 +12,8 @@ from labkit.cli.main import run
 from labkit.errors import ArgumentError, OutOfRangeError, TraceError, UnknownNameError
 from labkit.model.taps import extra_tap_names, tap_axes, tap_names
 from labkit.storage import save_safetensors
-from labkit.verification.explain import Explanation, explain
+from labkit.verification.explain import explain
+from labkit.verification.explanation import Explanation
 from labkit.verification.trace import open_trace, write_trace
 from labkit.verification.trace_record import record_trace
 from tests.oracles.random_checkpoint import write

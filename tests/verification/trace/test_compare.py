@@ -16,8 +16,9 @@ from labkit.compare import measure
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, TraceError
 from labkit.model.taps import tap_names
-from labkit.verification.compare_traces import TraceComparison, compare_traces
+from labkit.verification.compare_traces import compare_traces
 from labkit.verification.trace import TraceMetadata, write_trace
+from labkit.verification.trace_comparison import TraceComparison
 from labkit.verification.trace_record import Recorded, record_trace
 from labkit.verification.ulps import EDGES, UlpHistogram
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from labkit.cli.main import run
-from labkit.verification.compare_traces import TraceComparison, compare_traces
+from labkit.verification.compare_traces import compare_traces
 from labkit.verification.trace import write_trace
+from labkit.verification.trace_comparison import TraceComparison
 from labkit.verification.trace_names import module_of
 from labkit.verification.trace_record import record_trace
 from labkit.verification.verify_trace import verify_trace
