@@ -215,3 +215,17 @@ def shown_value(value: object) -> str:
     """
     whole = safe(repr(value))
     return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}... {len(whole)} characters"
+
+
+def require_whole(value: object, where: str) -> int:
+    """The whole number that a caller gave; raises ``ArgumentTypeError`` at ``where`` for anything else, flags too.
+
+    >>> require_whole(5, "tokens")
+    5
+    >>> require_whole(True, "tokens")
+    Traceback (most recent call last):
+    labkit.errors.ArgumentTypeError: tokens: not a whole number (got True)
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError("not a whole number", where=where, got=shown_value(value))
+    return value

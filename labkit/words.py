@@ -12,6 +12,15 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def every(count: int, noun: str) -> str:
+    """All of them in words, of one or more.
+
+    >>> every(61, "stage"), every(1, "stage")
+    ('all 61 stages', 'the one stage')
+    """
+    return f"the one {noun}" if count == 1 else f"all {count} {noun}s"
+
+
 def listed(names: Iterable[str], *, most: int) -> str:
     """Names in a sentence; of more than ``most`` (at least 2) the first ones and how many are left.
 

@@ -1,5 +1,6 @@
 """``labkit trace``, ``labkit lint-trace``, ``labkit compare``: trace files of any engine; ``labkit golden``: its unit tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,8 @@ from labkit.outside import safe
 from labkit.words import counted
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to a file; - is standard output.")]
+Texts = Annotated[list[str] | None, typer.Option(help="A text to run; several make one padded batch.")]
+Rows = Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several make a batch.")]
 Model = Annotated[Path | None, typer.Option("--model", metavar="FOLDER", help="The checkpoint that was run.")]
 
 
@@ -29,8 +32,8 @@ def trace(
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The trace file to write.")],
     engine: Annotated[Literal["hf", "labkit"], typer.Option(help="transformers or labkit.")] = "hf",
-    prompt: Annotated[list[str] | None, typer.Option(help="A text to run; several make one padded batch.")] = None,
-    ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several make a batch.")] = None,
+    prompt: Texts = None,
+    ids: Rows = None,
     taps: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Taps to keep (default: all).")] = None,
     plant: Annotated[
         list[str] | None,
@@ -73,9 +76,7 @@ def trace(
             )
         say("writing the trace")
         write_trace(output, recorded.tensors, recorded.metadata)
-    typer.echo(safe(f"{output}: {counted(len(recorded.tensors), 'tensor')} from {recorded.metadata.engine}"))
-    for note in recorded.notes:
-        typer.echo(safe(f"note: {note}"))
+    _tell(f"{output}: {counted(len(recorded.tensors), 'tensor')} from {recorded.metadata.engine}", recorded.notes)
     return 0
 
 
@@ -121,8 +122,8 @@ def golden(
     folder: Folder = None,
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The safetensors file to write.")],
-    prompt: Annotated[list[str] | None, typer.Option(help="A text to run; several make one padded batch.")] = None,
-    ids: Annotated[list[str] | None, typer.Option(help="Token ids to run, as 1,2,3; several make a batch.")] = None,
+    prompt: Texts = None,
+    ids: Rows = None,
     taps: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Stages to keep (default: all).")] = None,
     dtype: Annotated[str, typer.Option(help="What your engine computes in.")] = "float32",
 ) -> int:
@@ -136,7 +137,10 @@ def golden(
         made = made_of(folder, prompts=prompt, ids=rows, taps=taps or "all", dtype=dtype)
         say("writing the file")
         save_safetensors(dict(made.tensors), output, metadata=dict(made.metadata), shared="copy")
-    typer.echo(safe(f"{output}: {made}"))
-    for note in made.notes:
-        typer.echo(safe(f"note: {note}"))
+    _tell(f"{output}: {made}", made.notes)
     return 0
+
+
+def _tell(written: str, notes: Sequence[str]) -> None:
+    for line in (written, *(f"note: {note}" for note in notes)):
+        typer.echo(safe(line))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from labkit.figures.style import BLUE, INK, ORANGE, VERMILLION, dress, new_figure
 from labkit.verification.report import Report
 from labkit.verification.verdict import StageResult
+from labkit.words import every
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,8 +79,8 @@ def _kind(stage: StageResult) -> str:
 
 def _title(report: Report) -> str:
     first = report.first_divergence
-    return f"First stage beyond rounding: {first}" if first else f"{_all(len(report.stages))} within rounding"
-
-
-def _all(count: int) -> str:
-    return "The one stage" if count == 1 else f"All {count} stages"
+    return (
+        f"First stage beyond rounding: {first}"
+        if first
+        else f"{every(len(report.stages), 'stage').capitalize()} within rounding"
+    )

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from labkit.config import GPT2Config
-from labkit.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
-from labkit.outside import shown_number, shown_value
+from labkit.errors import ArgumentError, OutOfRangeError
+from labkit.outside import require_whole, shown_number
 
 
 class KVCache:
@@ -32,14 +32,14 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        if not 1 <= _whole(capacity, "capacity") <= config.n_positions:
+        if not 1 <= require_whole(capacity, "capacity") <= config.n_positions:
             raise OutOfRangeError(
                 "the cache cannot hold that many positions",
                 where="capacity",
                 expected=f"1 to n_positions = {config.n_positions}",
                 got=shown_number(capacity),
             )
-        if _whole(batch, "batch") < 1:
+        if require_whole(batch, "batch") < 1:
             raise OutOfRangeError("a cache has rows", where="batch", expected="1 or more", got=shown_number(batch))
         self.capacity = capacity
         self.length = 0
@@ -94,13 +94,7 @@ class KVCache:
 
     def rewind(self, length: int) -> None:
         """Give up every position from ``length`` on."""
-        if not 0 <= _whole(length, "length") <= self.length:
+        if not 0 <= require_whole(length, "length") <= self.length:
             most = f"0 to {self.length}"
             raise OutOfRangeError("not a length to go back to", expected=most, got=shown_number(length))
         self.length = length
-
-
-def _whole(value: int, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError("not a whole number", where=where, got=shown_value(value))
-    return value

@@ -14,7 +14,7 @@ from typing import Any
 from labkit.checkpoint.config_file import read_config_fields
 from labkit.errors import ArgumentError, ArgumentTypeError, ConfigError
 from labkit.generation.fields import check_fields, not_followed
-from labkit.outside import path_of, refuse_bytes, shown_number, shown_value
+from labkit.outside import path_of, refuse_bytes, require_whole, shown_number, shown_value
 from labkit.words import counted
 
 DEFAULT_TOKENS = 20
@@ -234,9 +234,7 @@ def option_names() -> tuple[str, ...]:
 
 
 def _whole(value: Any, where: str, *, least: int, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError("not a whole number", where=where, got=repr(value))
-    if value < least or (most is not None and value > most):
+    if require_whole(value, where) < least or (most is not None and value > most):
         expected = f"{least} or more" if most is None else f"{least} to {most}"
         raise ArgumentError("out of range", where=where, expected=expected, got=shown_number(value))
 

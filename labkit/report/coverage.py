@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.verification.detective import Coverage
 from labkit.verification.hypotheses import site_of
-from labkit.words import counted
+from labkit.words import counted, listed
 
 SHOWN = 2
 """Groups of mistakes that one line spells out."""
@@ -60,8 +60,7 @@ def _blocks(numbers: Sequence[int]) -> str:
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and last - first + 1 == len(numbers):
         return f"blocks {first} to {last}"
-    listed = " and ".join(filter(None, (", ".join(map(str, numbers[:-1])), str(last))))
-    return f"block{'s' if len(numbers) > 1 else ''} {listed}"
+    return f"block{'s' if len(numbers) > 1 else ''} {listed(map(str, numbers), most=len(numbers))}"
 
 
 def coverage_json(coverage: Coverage) -> dict[str, Any]:

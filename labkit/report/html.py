@@ -15,7 +15,16 @@ from os import PathLike, fspath
 from labkit.report.coverage import by_places, skipped_line
 from labkit.report.html_parts import Markup, Row, code, element, joined, table
 from labkit.report.html_style import STYLE
-from labkit.report.verify import LEGEND, agreement_line, control_line, short, token_line, ulp_text
+from labkit.report.verify import (
+    LEGEND,
+    agreement_line,
+    control_line,
+    pair_at_worst,
+    short,
+    token_line,
+    ulp_text,
+    unmeasured,
+)
 from labkit.report.waterfall import draw_waterfall
 from labkit.verification.detective import Coverage
 from labkit.verification.finding import Finding
@@ -125,13 +134,10 @@ def _finding(finding: Finding, report: Report, places: Mapping[str, TensorPlace]
 
 
 def _worst(stage: StageResult) -> str:
-    difference = stage.difference
-    if stage.cause == "shape":
-        return f"nothing to compare: its shape is {list(stage.shape)}"
-    if stage.cause == "non-finite":
-        return f"{counted(difference.non_finite, 'element')} NaN or infinite, the first at {list(stage.worst)}"
-    pair = f"{difference.actual_at_worst:.9g} instead of {difference.expected_at_worst:.9g}"
-    return f"{pair} at {list(difference.worst)}, what was inherited included"
+    beside = unmeasured(stage)
+    if beside is not None:
+        return f"nothing to compare: {beside}" if stage.cause == "shape" else beside
+    return f"{pair_at_worst(stage)} at {list(stage.difference.worst)}, what was inherited included"
 
 
 def _error(error: float, share: float) -> str:

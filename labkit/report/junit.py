@@ -12,11 +12,11 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from labkit.outside import safe
+from labkit.report.verify import pair_at_worst, unmeasured
 from labkit.verification.links import Link
 from labkit.verification.report import Report
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
-from labkit.words import counted
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
@@ -81,13 +81,11 @@ def _stage(stage: StageResult, report: Report) -> Case:
 def _figures(stage: StageResult) -> str:
     """How far off, each figure with the place it was read at."""
     difference = stage.difference
-    if stage.cause == "shape":
-        return f"its shape is {list(stage.shape)}"
-    if stage.cause == "non-finite":
-        return f"{counted(difference.non_finite, 'element')} NaN or infinite, the first at {list(stage.worst)}"
-    pair = f"{difference.actual_at_worst:.9g} instead of {difference.expected_at_worst:.9g}"
+    beside = unmeasured(stage)
+    if beside is not None:
+        return beside
     return (
-        f"max_abs {difference.max_abs:.3g} at {list(difference.worst)} ({pair}); {_budgets(stage.used)} at "
+        f"max_abs {difference.max_abs:.3g} at {list(difference.worst)} ({pair_at_worst(stage)}); {_budgets(stage.used)} at "
         f"{list(stage.worst)}; the operation itself {_budgets(stage.local_used)} at {list(stage.local_worst)}"
     )
 

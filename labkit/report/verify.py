@@ -144,6 +144,20 @@ def _finding(finding: Finding) -> "RenderableType":
     return text
 
 
+def unmeasured(stage: StageResult) -> str | None:
+    """What to say of a stage that no difference can be measured of; None of any other."""
+    if stage.cause == "shape":
+        return f"its shape is {list(stage.shape)}"
+    if stage.cause == "non-finite":
+        return f"{counted(stage.difference.non_finite, 'element')} NaN or infinite, the first at {list(stage.worst)}"
+    return None
+
+
+def pair_at_worst(stage: StageResult) -> str:
+    """The two values at the place of the largest difference."""
+    return f"{stage.difference.actual_at_worst:.9g} instead of {stage.difference.expected_at_worst:.9g}"
+
+
 def token_line(result: TokenResult) -> str:
     """How far two greedy texts go together."""
     count = len(result.expected)

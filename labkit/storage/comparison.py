@@ -14,7 +14,7 @@ from labkit.storage.dtypes import DTYPES
 from labkit.storage.file import CHUNK_NBYTES, WHOLE_NBYTES
 from labkit.storage.snapshot import Snapshot
 from labkit.storage.widening import float64_values, unpack
-from labkit.words import counted
+from labkit.words import counted, every
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,9 +58,8 @@ class SnapshotDiff:
         total = len(self.tensors)
         if differing:
             return f"{differing} of {counted(total, 'tensor')} {'differs' if differing == 1 else 'differ'}"
-        if total == 1:
-            return "the one tensor is the same, bit for bit"
-        return f"all {total} tensors are the same, bit for bit" if total else "neither holds a tensor"
+        same = f"{every(total, 'tensor')} {'is' if total == 1 else 'are'} the same, bit for bit"
+        return same if total else "neither holds a tensor"
 
 
 def compare_snapshots(

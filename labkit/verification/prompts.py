@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit.config import GPT2Config
 from labkit.errors import ArgumentError, ArgumentTypeError, LabkitError, MissingFileError, OutOfRangeError
-from labkit.outside import shown, shown_number, shown_value
+from labkit.outside import require_whole, shown, shown_number, shown_value
 from labkit.tokenizer import Tokenizer
 from labkit.words import counted
 
@@ -151,9 +151,7 @@ def _tokenizer(folder: Path, config: GPT2Config) -> Tokenizer | None:
 
 def require_count(value: object, where: str, what: str) -> None:
     """Raise unless ``value``, a number of ``what``, is a whole number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError("not a whole number", where=where, got=shown_value(value))
-    if value < 0:
+    if require_whole(value, where) < 0:
         raise ArgumentError(f"the number of {what} is negative", got=value)
 
 

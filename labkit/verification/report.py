@@ -12,6 +12,7 @@ from labkit.verification.precision import Precision
 from labkit.verification.prompts import Prompt
 from labkit.verification.tokens import TokenResult
 from labkit.verification.verdict import StageResult
+from labkit.words import every
 
 Verdict = Literal["same", "differs", "cannot tell"]
 OWN_CAUSES = ("local", "non-finite", "shape", "pattern")
@@ -99,8 +100,7 @@ class Report:
         if self.verdict == "differs":
             return "differs: every stage is within rounding, but the greedy tokens part by more than rounding explains"
         most = max(self.stages, key=lambda stage: stage.used)
-        stages = f"all {len(self.stages)} stages" if len(self.stages) > 1 else "the one stage"
-        return f"same: {stages} within rounding (most of its budget used: {most.name}, {most.used:.2f})"
+        return f"same: {every(len(self.stages), 'stage')} within rounding (most of its budget used: {most.name}, {most.used:.2f})"
 
     def __str__(self) -> str:
         lines = [self.headline()]
