@@ -211,9 +211,8 @@ def _parting(base: GPT2, model: GPT2, prompt: list[int], ours: list[int], theirs
     if at is None:
         return None
     text = [*prompt, *ours[:at]]
-    exact, other = (
-        each.run(text, logits="last").logits[0, -1].cpu().double() for each in (base, model)
-    )  # each [vocab]
+    last = (each.run(text, logits="last").logits[0, -1] for each in (base, model))  # each [vocab]
+    exact, other = (each.cpu().double() for each in last)  # each [vocab]
     lead = exact[ours[at]] - exact[theirs[at]]
     typical = float((other - exact - (other - exact).mean()).square().mean().sqrt())  # of one logit's rounding
     return Parting(at=at, float32_id=ours[at], other_id=theirs[at], lead=float(lead), moved=4 * typical)

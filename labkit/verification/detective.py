@@ -110,12 +110,12 @@ class Detective:
         ``views``: parts of a large scene to replay on, in turn until the fault is named (default: the whole scene).
         """
         bad = next((result for result in results.values() if result.cause in ("shape", "non-finite")), None)
-        misshapen = {tap for tap, result in results.items() if result.cause == "shape"}
+        unusable = {tap for tap, result in results.items() if result.cause == "shape"}
         self._not_finite.update(tap for tap, result in results.items() if result.cause == "non-finite")
         finding = self._replay_site(results, clean, views) if bad is None else self._defect(bad)
         self.findings += [] if finding is None else [finding]
-        if misshapen:  # nothing can be run on it: what comes after is looked at as if it were not there
-            self.scene = replace(self.scene, candidate=_Without(self.scene.candidate, misshapen))
+        if unusable:  # nothing can be run on it: what comes after is looked at as if it were not there
+            self.scene = replace(self.scene, candidate=_Without(self.scene.candidate, unusable))
         return finding
 
     def _replay_site(
